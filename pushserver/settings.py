@@ -194,7 +194,7 @@ XMPP_GATEWAY = "gorush"
 # What we promise to clients -------------------------------------------------------------------------------------------
 STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
 CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
-NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 1200, minimum=1, maximum=10_000_000)
+NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 60_000, minimum=1, maximum=10_000_000)
 MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
 REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
 NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)

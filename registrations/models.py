@@ -32,7 +32,8 @@ class Route(models.Model):
     # Digest of the address in its app (`routes.identity_of`). Routes with the same digest lead to the same device.
     address_digest = BytesField()
     # The `address_digest` at the newest successful push. The address is proven while both are equal, so an address that
-    # was changed is not.
+    # was changed is not. Null: nothing was ever delivered, so a new one may take its place (`stock`). Empty: the route
+    # was imported, and stays, or something was delivered to an address of before a rotation of the field keys.
     delivered_digest = BytesField(null=True)
     is_proven = models.GeneratedField(
         expression=models.Case(models.When(delivered_digest=models.F("address_digest"), then=True), default=False),
@@ -66,6 +67,16 @@ class Route(models.Model):
             models.Index(
                 fields=["disabled_reason", "id"], condition=~models.Q(disabled_reason=""), name="route_disabled_reason"
             ),
+            # For `stock`, in the random order of a hash that nobody can choose.
+            models.Index(
+                *("bridge", "state", models.Func("id", function="hashint8", output_field=models.IntegerField())),
+                condition=models.Q(state="disabled") | models.Q(delivered_digest=None),
+                include=["id", "created_at"],
+                name="route_may_go",
+            ),
+            models.Index(
+                fields=["delivered_digest"], condition=models.Q(delivered_digest__isnull=False), name="route_delivered"
+            ),
         ]
         permissions: ClassVar = [("disable_route", "Can disable and enable routes")]
 
@@ -74,7 +85,9 @@ class Route(models.Model):
 
 
 class Registration(models.Model):
-    """The registration of one installation. An unregistered one keeps only key hash, installation id and version."""
+    """The registration of one installation. An unregistered one keeps only key hash, installation id, version,
+    and whether anything was ever delivered to it.
+    """
 
     class State(models.TextChoices):
         ACTIVE = "active"
@@ -98,6 +111,8 @@ class Registration(models.Model):
     # Identifies the installation in events and reports. It is random, so that the history becomes anonymous when it is
     # deleted here.
     pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
+    # A tombstone of an installation to which nothing was ever delivered. Of these, only the newest are kept (`stock`).
+    is_forgettable = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
@@ -113,6 +128,9 @@ class Registration(models.Model):
             models.Index(fields=["enabled", "id"], name="registration_enabled"),
             # PostgreSQL's statistics of this index contain the number of tombstones.
             models.Index(fields=["id"], condition=models.Q(state="unregistered"), name="registration_tombstone"),
+            models.Index(
+                fields=["updated_at"], condition=models.Q(is_forgettable=True), name="registration_forgettable"
+            ),
         ]
         permissions: ClassVar = [("forget_registration", "Can erase everything about a key hash")]
 

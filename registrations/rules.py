@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kit.buckets.bucket import BucketLimits, Limit, per_minute
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.token_types import has_topic
 from registrations.uuids import is_uuid
@@ -21,11 +20,8 @@ DEVICE_TOKENS = {
 APP_TOPIC = re.compile(r"[0-9A-Za-z.-]{1,255}")
 # A client keeps three devices per user. One key must not fill the table, nor make every answer about it huge.
 INSTALLATIONS_PER_KEY = 20
-# The unused limit of new installations or devices accumulates for this many minutes, for the wave after an outage.
-MINUTES_SAVED_UP = 10
-# The limit of a day, as a number of minutes at the limit per minute. It admits a wave of a day, but bounds the growth
-# over weeks.
-MINUTES_A_DAY = 84
+# Limit of the installations that the deliveries to one address prove.
+PROVEN_PER_ADDRESS = 20
 DAY_SECONDS = 86_400.0
 
 
@@ -38,7 +34,7 @@ class Refusal(StrEnum):
     IMPLAUSIBLE_TOKEN = "implausible_token"  # noqa: S105 - no token of Apple or Firebase has this format
     TOO_MANY_INSTALLATIONS = "too_many_installations"  # of this key
     TOO_MANY_NEW = "too_many_new"  # by all clients, in the last minutes
-    FULL = "full"  # MAX_REGISTRATIONS is reached
+    FULL = "full"  # MAX_REGISTRATIONS is reached, and nothing may go for it
     TOO_MANY_CHANGES = "too_many_changes"  # of this installation, in the last minutes
     BAD_APP_TOPIC = "bad_app_topic"  # missing although Apple needs one, or no possible bundle id
 
@@ -58,16 +54,6 @@ class Known:
     version: int = 0
     has_same_content: bool = False
     is_registered: bool = True  # False for an installation that has unregistered or expired
-
-
-def limits_of_new(count: int) -> BucketLimits:
-    """Return the limits of new installations, or of new devices, for a limit of ``count`` per minute."""
-    return (*per_minute(count, minutes=MINUTES_SAVED_UP), Limit(new_per_day(count), DAY_SECONDS))
-
-
-def new_per_day(count: int) -> int:
-    """Return the limit of a day for a limit of ``count`` new installations, or new devices, per minute."""
-    return MINUTES_A_DAY * count
 
 
 def check_token_type(message: RegistrationMessage) -> Refusal | None:

@@ -17,7 +17,6 @@ from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind
 from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
-from registrations.rules import new_per_day
 from xmpp_bridge import indicators
 from xmpp_bridge.canary import canary
 from xmpp_bridge.codec.client_strings import read_node, verify_client
@@ -76,7 +75,6 @@ class XmppOperations(Operations):
             "devices",
             stored,
             settings.XMPP_MAX_DEVICES,
-            new_per_day(RATES.new_devices_per_minute),
             expiring("devices"),
         )
         return XmppFacts(App.objects.filter(is_retired=False).count(), evidence.requests, devices)

@@ -20,7 +20,7 @@ class Expiring:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The number of rows in a table, its limit, and the maximum of new rows per day.
+    """The number of rows in a table, and its limit.
 
     ``setting`` is the setting with the limit; ``name`` is the name of the rows in `manage.py allow_expiry`.
     """
@@ -29,7 +29,6 @@ class Filling:
     name: str
     stored: int = 0
     limit: int = 1
-    per_day: int = 1
     expiring: Expiring | None = None
 
 
@@ -46,9 +45,8 @@ def judge(kind: Kind, filling: Filling) -> Indicator:
     sentence = f"{filling.stored:,} of {filling.limit:,} are stored"
     if filling.stored < FILLING_FROM * filling.limit:
         return Indicator(kind, State.GREEN, sentence)
-    days = max(0, filling.limit - filling.stored) // filling.per_day
     first_step = (
-        f"Raise {filling.setting} if they are real. At the limit, in {days} days at the earliest, new phones are "
-        "refused."
+        f"Raise {filling.setting} if they are real. At the limit, new phones replace those to which nothing was ever "
+        "delivered."
     )
     return Indicator(kind, State.YELLOW, sentence, first_step)

@@ -167,12 +167,13 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
         ),
         Setting(
             "NEW_INSTALLATIONS_PER_MINUTE",
-            "Maximum number of new installations in a minute, and in a day as many as in 84 minutes. Beyond it they "
-            "are refused with `INTERNAL_ERROR` ([limits](limits.md#what-is-registered)).",
+            "Maximum number of new installations in a minute, which bounds CPU. Beyond it they are refused with "
+            "`INTERNAL_ERROR` ([limits](limits.md#what-is-registered)).",
         ),
         Setting(
             "MAX_REGISTRATIONS",
-            "Maximum number of registrations. Beyond it new ones are refused with `INTERNAL_ERROR`.",
+            "Maximum number of registrations. Beyond it new ones replace those that were never reached "
+            "([limits](limits.md#what-is-registered)).",
         ),
         Setting(
             "REGISTRATION_EXPIRY_DAYS", "Days after which a registration ends that was neither repeated nor reached."

@@ -31,9 +31,7 @@ from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
-from registrations.registering.quotas import filled
-from registrations.rules import new_per_day
-from registrations.upkeep.estimates import STORED_REGISTRATIONS, STORED_TOMBSTONES
+from registrations.upkeep.estimates import STORED_REGISTRATIONS
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.nights.status import SAVED, State, status
@@ -112,13 +110,12 @@ def _known(column: Sequence[float | None]) -> list[int]:
 
 
 def _registrations() -> Filling:
-    [registrations] = fetch(f"SELECT {STORED_REGISTRATIONS}, {STORED_TOMBSTONES}")
+    [(registrations,)] = fetch(f"SELECT {STORED_REGISTRATIONS}")
     return Filling(
         "MAX_REGISTRATIONS",
         "registrations",
-        filled(*registrations),
+        registrations,
         settings.MAX_REGISTRATIONS,
-        new_per_day(settings.NEW_INSTALLATIONS_PER_MINUTE),
         expiring("registrations"),
     )
 

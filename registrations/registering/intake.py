@@ -23,7 +23,7 @@ from registrations.registering.pairs import InstallationKey, IsOneOf
 from registrations.registering.quotas import Capacity, Changes, VersionOf, capacity_for
 from registrations.routes.routes import is_at, point
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
-from registrations.upkeep import retention
+from registrations.upkeep import retention, stock
 
 SETTINGS_FIELDS = (
     "enabled",
@@ -35,7 +35,7 @@ SETTINGS_FIELDS = (
     "allowed_mentions_chat_list",
 )
 CHANGING_FIELDS = [
-    *("version", "state", "route", "access_token_encrypted", "access_token_digest"),
+    *("version", "state", "is_forgettable", "route", "access_token_encrypted", "access_token_digest"),
     *SETTINGS_FIELDS,
     *("content_digest", "pseudonym", "updated_at"),
 ]
@@ -70,7 +70,7 @@ class Submission:
 class Outcome:
     """The decision about one submission, and the ids of the routes that it removed.
 
-    A removed route is its own, or that of an installation that was replaced.
+    A removed route is its own, or that of an installation whose place it takes.
     """
 
     decision: Acceptance | Refusal
@@ -91,6 +91,7 @@ class _Batch:
     gateway: str
     check_address: CheckAddress
     now: datetime
+    is_import: bool
     created: dict[InstallationKey, Registration] = field(default_factory=dict)
     changed: dict[InstallationKey, Registration] = field(default_factory=dict)
     new_routes: list[Route] = field(default_factory=list)
@@ -109,21 +110,20 @@ def register(
     bridge: str,
     gateway: str,
     check_address: CheckAddress = check_device_token,
-    is_paced: bool = True,
+    is_import: bool = False,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about the submissions in order, store the accepted ones, and return the outcome of each.
 
-    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones. Without
-    ``is_paced``, for an import by an operator, the limit of new installations per minute does not apply.
+    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones. For an
+    import by an operator, the limit of new installations per minute does not apply, and no later one replaces them.
     """
     with transaction.atomic():
         known = _lock_known(submissions)
         changes = Changes({key: registration.version for key, registration in known.items()}, now=now)
-        batch = _Batch(known, changes, bridge, gateway, check_address, now)
+        batch = _Batch(known, changes, bridge, gateway, check_address, now, is_import)
         if new := _something_new(batch, submissions):
-            hashes = {public_key_hash for public_key_hash, _ in new}
-            batch.capacity = capacity_for(hashes, paced_at=now if is_paced else None)
+            batch.capacity = capacity_for(new, known.values(), bridge=bridge, is_paced=not is_import, now=now)
         outcomes = [_take_in(batch, submission) for submission in submissions]
         _write(batch)
         count(metrics.REGISTRATIONS, ((outcome.decision,) for outcome in outcomes))
@@ -185,9 +185,7 @@ def _take_in(batch: _Batch, submission: Submission) -> Outcome:
     decision = _decide(message, what_is_known, batch.check_address, is_granted=submission.grant_verified)
     if not batch.changes.take(*_version_of(submission, message, batch.check_address)):
         return Outcome(Refusal.TOO_MANY_CHANGES)
-    refusal, removed = _refused_for_capacity(batch, submission, registration, decision), list[int]()
-    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (removed := _free_capacity(batch, submission)):
-        refusal = _refused_for_capacity(batch, submission, registration, decision)
+    refusal, removed = _find_place(batch, submission, registration, decision)
     if refusal:
         return Outcome(refusal, removed)
     match decision:
@@ -208,22 +206,25 @@ def _something_new(batch: _Batch, submissions: Iterable[Submission]) -> set[Inst
     return named - active
 
 
-def _refused_for_capacity(
+def _find_place(
     batch: _Batch, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal
-) -> Refusal | None:
-    """Return the quota that a decision exceeds, or count the installation and return None."""
+) -> tuple[Refusal | None, list[int]]:
+    """Count an accepted decision. Return the quota that it exceeds, if any, and the ids of routes that go for it."""
     is_active = registration is not None and registration.state == Registration.State.ACTIVE
-    if batch.capacity is None or decision not in {Acceptance.REGISTER, Acceptance.UNREGISTER}:
-        return None
+    if batch.capacity is None:
+        return None, []
     if is_active and decision is Acceptance.UNREGISTER:
         batch.capacity.leave(submission.public_key_hash)
-    becomes_active = decision is Acceptance.REGISTER and not is_active
-    return batch.capacity.refusal(
-        submission.public_key_hash, is_new=registration is None, becomes_active=becomes_active
-    )
+    if is_active or decision is not Acceptance.REGISTER:
+        return None, []
+    refusal, removed = batch.capacity.admit(submission.public_key_hash)
+    if refusal is Refusal.TOO_MANY_INSTALLATIONS and (dead := _end_dead(batch, batch.capacity, submission)):
+        refusal, removed = batch.capacity.admit(submission.public_key_hash)
+        removed += dead
+    return refusal, removed
 
 
-def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
+def _end_dead(batch: _Batch, capacity: Capacity, submission: Submission) -> list[int]:
     """Unregister the installation of the key whose route has been disabled for longest, and return its route's id.
 
     Installations with another submission in this batch are left alone.
@@ -231,8 +232,8 @@ def _free_capacity(batch: _Batch, submission: Submission) -> list[int]:
     public_key_hash = submission.public_key_hash
     named = [installation_id for key, installation_id in batch.registrations if key == public_key_hash]
     ended = retention.end_longest_dead(public_key_hash, but=named, now=batch.now)
-    if batch.capacity and ended:
-        batch.capacity.leave(public_key_hash)
+    if ended:
+        capacity.leave(public_key_hash)
     return ended
 
 
@@ -256,6 +257,7 @@ def _store(
     _set_route(batch, registration, message)
     token = message.access_token.encode()
     registration.state = Registration.State.ACTIVE
+    registration.is_forgettable = False
     if registration.pk and not keyring().matches(Purpose.ACCESS_TOKEN, token, registration.access_token_digest):
         batch.regranted.add(registration.pk)
     registration.access_token_encrypted = keyring().encrypt(Purpose.ACCESS_TOKEN, token)
@@ -279,6 +281,7 @@ def _create(batch: _Batch, submission: Submission, message: RegistrationMessage)
         installation_id=message.installation_id,
         version=0,
         state=Registration.State.UNREGISTERED,
+        is_forgettable=not batch.is_import,
         pseudonym=None,
         created_at=batch.now,
     )
@@ -307,7 +310,8 @@ def _comparable(value: bool | Iterable[bytes]) -> object:
 def _set_route(batch: _Batch, registration: Registration, message: RegistrationMessage) -> None:
     """Set the address of the registration's route, which also enables a disabled route."""
     if registration.route is None:
-        registration.route = Route(generation=0, bridge=batch.bridge, created_at=batch.now)
+        delivered = b"" if batch.is_import else None
+        registration.route = Route(generation=0, bridge=batch.bridge, delivered_digest=delivered, created_at=batch.now)
         batch.new_routes.append(registration.route)
     elif registration.route.pk:
         batch.changed_routes[registration.route.pk] = registration.route
@@ -339,9 +343,10 @@ def _remove(
     An unknown installation also gets a tombstone, so that a replayed older registration stays refused.
     """
     registration = registration or _create(batch, submission, message)
+    route = registration.route
     if registration.state == Registration.State.ACTIVE:
         _record(batch, registration, RegistrationEvent.Kind.UNREGISTERED)
-    route = registration.route
+        registration.is_forgettable = route is not None and route.delivered_digest is None
     registration.route = None
     registration.state = Registration.State.UNREGISTERED
     registration.access_token_encrypted = registration.access_token_digest = registration.pseudonym = None
@@ -409,6 +414,8 @@ def _write(batch: _Batch) -> None:
     )
     Grant.objects.bulk_create(batch.further_grants, ignore_conflicts=True)
     RegistrationEvent.objects.bulk_create(batch.events)
+    retention.end_replaced(batch.capacity.replaced if batch.capacity else [], now=batch.now)
+    stock.forget_oldest([r.pk for r in batch.registrations.values() if r.is_forgettable])
 
 
 def _upsert(fields: list[str]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import LiteralString
 
 from kit.db.statements import write
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Route
 from registrations.routes.addresses import read_address
+from registrations.rules import PROVEN_PER_ADDRESS
 from registrations.token_types import has_topic
 
 # Identity of an address at Apple, where the same token in another app is another address.
@@ -54,18 +56,28 @@ def point(route: Route, *, gateway: str, token_type: int, app_topic: str, addres
 
 _LOCK = "SELECT FROM registrations_route WHERE id = ANY (%(ids)b::bigint[]) ORDER BY id FOR NO KEY UPDATE"
 # A route is updated at most once per address and hour, because busy devices get many pushes.
-_NOTE_DELIVERED = """
-    UPDATE registrations_route AS route
-    SET last_success_at = %(now)s, failing_since = NULL,
-        delivered_digest = CASE WHEN is_proven THEN delivered_digest ELSE locked.digest END
-    FROM (
-        SELECT id, digest
+_NOTE_DELIVERED: LiteralString = f"""
+    WITH proven AS MATERIALIZED (
+        SELECT id, digest, row_number() OVER (PARTITION BY digest ORDER BY id) + (
+            SELECT count(*) FROM (
+                SELECT FROM registrations_route WHERE delivered_digest = digest LIMIT {PROVEN_PER_ADDRESS}
+            ) AS known
+        ) <= {PROVEN_PER_ADDRESS} AS is_new
         FROM unnest(%(ids)b::bigint[], %(digests)b::bytea[]) AS reached (id, digest)
         JOIN registrations_route USING (id)
-        WHERE failing_since IS NOT NULL OR last_success_at IS NULL
-            OR last_success_at < %(now)s::timestamptz - interval '1 hour'
-            OR NOT is_proven AND delivered_digest IS DISTINCT FROM digest
-        ORDER BY id FOR NO KEY UPDATE OF registrations_route
+        WHERE NOT is_proven AND delivered_digest IS DISTINCT FROM digest
+    )
+    UPDATE registrations_route AS route
+    SET last_success_at = %(now)s, failing_since = NULL,
+        delivered_digest = CASE WHEN is_proven THEN delivered_digest ELSE coalesce(locked.digest, delivered_digest) END
+    FROM (
+        SELECT route.id, proven.digest
+        FROM registrations_route AS route LEFT JOIN proven ON proven.id = route.id AND is_new
+        WHERE route.id = ANY (%(ids)b::bigint[]) AND (
+            failing_since IS NOT NULL OR last_success_at IS NULL
+            OR last_success_at < %(now)s::timestamptz - interval '1 hour' OR proven.digest IS NOT NULL
+        )
+        ORDER BY route.id FOR NO KEY UPDATE OF route
     ) AS locked
     WHERE route.id = locked.id
 """
@@ -83,6 +95,6 @@ def note_delivered(reached: Mapping[int, bytes], *, now: datetime) -> None:
     """Record deliveries to routes, where the record changes something.
 
     ``reached`` has the digest of the address of each delivery, by route. A route may have another address by now. The
-    delivery does not prove that one, but it stays proven if it already is.
+    delivery does not prove that one, but it stays proven if it already is. An address proves `PROVEN_PER_ADDRESS`.
     """
     write(_NOTE_DELIVERED, {"ids": list(reached), "digests": list(reached.values()), "now": now})

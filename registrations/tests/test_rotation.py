@@ -74,7 +74,7 @@ def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySe
     proven.refresh_from_db()
     changed.refresh_from_db()
     assert (proven.is_proven, changed.is_proven) == (True, False)
-    assert (bytes(proven.delivered_digest[:4]), changed.delivered_digest) == (ONLY_NEW.current_id, None)
+    assert (bytes(proven.delivered_digest[:4]), changed.delivered_digest) == (ONLY_NEW.current_id, b"")
 
 
 def test_the_command_prints_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:

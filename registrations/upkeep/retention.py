@@ -61,19 +61,11 @@ def _last_of_active(partition: LiteralString) -> list[int]:
 
 _END = f"""
     WITH old AS (
-        SELECT registration.id, registration.pseudonym, route_id, token_type, app_topic, bridge
+        SELECT registration.id, registration.pseudonym, route_id, token_type, app_topic, bridge, delivered_digest
         FROM registrations_registration AS registration JOIN registrations_route AS route ON route.id = route_id
         WHERE registration.state = '{Registration.State.ACTIVE}' AND {{which}}
         FOR UPDATE OF registration SKIP LOCKED
-    ), ended AS (
-        UPDATE registrations_registration AS registration
-        SET state = '{Registration.State.UNREGISTERED}', route_id = NULL, pseudonym = NULL, updated_at = %(now)s,
-            access_token_encrypted = NULL, access_token_digest = NULL,
-            enabled = false, allow_from_contacts_only = false, block_mentions = false,
-            allowed_key_list = '{{{{}}}}', blocked_chat_list = '{{{{}}}}', muted_chat_list = '{{{{}}}}',
-                allowed_mentions_chat_list = '{{{{}}}}'
-        FROM old WHERE registration.id = old.id
-    ), ungranted AS (
+    ), ended AS ({{end}}), ungranted AS (
         DELETE FROM registrations_grant USING old WHERE registration_id = old.id
     ), noted AS (
         INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_topic, bridge, at)
@@ -82,11 +74,23 @@ _END = f"""
     )
     SELECT route_id FROM old
 """
+_TO_TOMBSTONE: LiteralString = f"""
+    UPDATE registrations_registration AS registration
+    SET state = '{Registration.State.UNREGISTERED}', is_forgettable = delivered_digest IS NULL,
+        route_id = NULL, pseudonym = NULL, updated_at = %(now)s, access_token_encrypted = NULL,
+        access_token_digest = NULL, enabled = false, allow_from_contacts_only = false, block_mentions = false,
+        allowed_key_list = '{{}}', blocked_chat_list = '{{}}', muted_chat_list = '{{}}',
+        allowed_mentions_chat_list = '{{}}'
+    FROM old WHERE registration.id = old.id
+"""
+_TO_NOTHING: LiteralString = (
+    "DELETE FROM registrations_registration AS registration USING old WHERE registration.id = old.id"
+)
 _UNUSED: LiteralString = """
     registration.id > %(after)s AND registration.id <= %(up_to)s
     AND updated_at < %(before)s AND coalesce(last_success_at, updated_at) < %(before)s
 """
-_EXPIRE: LiteralString = _END.format(which=f"{_UNUSED} ORDER BY registration.id")
+_EXPIRE: LiteralString = _END.format(which=f"{_UNUSED} ORDER BY registration.id", end=_TO_TOMBSTONE)
 _COUNT_UNUSED: LiteralString = f"""
     SELECT count(*) FROM registrations_registration AS registration
     JOIN registrations_route AS route ON route.id = route_id
@@ -96,8 +100,10 @@ _END_DEAD: LiteralString = _END.format(
     which=f"""
         public_key_hash = %(key_hash)s AND route.state = '{Route.State.DISABLED}'
         AND installation_id <> ALL (%(but)b::text[]) ORDER BY disabled_at LIMIT 1
-    """
+    """,
+    end=_TO_TOMBSTONE,
 )
+_END_REPLACED: LiteralString = _END.format(which="registration.id = ANY (%(ids)b::bigint[])", end=_TO_NOTHING)
 _REMOVE_TOMBSTONES: LiteralString = f"""
     WITH removed AS (
         DELETE FROM registrations_registration
@@ -131,6 +137,12 @@ def end_longest_dead(public_key_hash: bytes, *, but: Collection[str], now: datet
     The installation ids ``but`` are left alone. Return the id of its route, in a list, or an empty list.
     """
     return _end(_END_DEAD, {"key_hash": public_key_hash, "but": list(but)}, now=now)
+
+
+def end_replaced(ids: Collection[int], *, now: datetime) -> None:
+    """Remove registrations whose places new ones took, without a tombstone, in the caller's transaction."""
+    if ids:
+        _end(_END_REPLACED, {"ids": list(ids)}, now=now)
 
 
 def _end(sql: LiteralString, parameters: dict[str, Any], *, now: datetime) -> list[int]:

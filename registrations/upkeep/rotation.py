@@ -114,12 +114,13 @@ def _remake(column: Column, rows: Sequence[Any], keyring: Keyring) -> int:
 
 
 def _made(column: Column, row: Any, value: bytes, keyring: Keyring) -> Iterator[bytes | None]:
-    """Yield the new values of a row's columns. A digest that belongs to another value becomes None."""
+    """Yield the new values of a row's columns. A digest that belongs to another value becomes empty."""
     yield keyring.encrypt(column.purpose, value)
     digested = column.digested(row, value)
     for number, name in enumerate(column.digests):
-        is_of_this = number == 0 or keyring.matches(column.purpose, digested, getattr(row, name) or b"")
-        yield keyring.digest(column.purpose, digested) if is_of_this else None
+        known = getattr(row, name)
+        is_of_this = number == 0 or keyring.matches(column.purpose, digested, known)
+        yield keyring.digest(column.purpose, digested) if is_of_this else known and b""
 
 
 def _open(column: Column, row: Any, keyring: Keyring) -> bytes | None:

@@ -30,6 +30,7 @@ from notifications.queues.admission import Admission, own_admission
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType
 from registrations.models import Registration, Route
+from registrations.upkeep import stock
 from tests.batches import Process
 from tests.conversation import (
     CLIENT,
@@ -203,26 +204,26 @@ def test_an_installation_changes_that_often(at_once: int, a_minute: int, server:
     assert len(server.answers(*[registration(version=next(versions)) for _ in range(a_minute + 1)])) == a_minute
 
 
-@limit("new installations: {setting}, saved up for {minutes} minutes; a day as many as in {a_day} minutes;")
+@limit("new installations: {setting}, else `INTERNAL_ERROR`")
 def test_new_installations_are_taken_as_often_as_an_operator_sets(
-    setting: str, minutes: int, a_day: int, settings: LazySettings, server: Server
+    setting: str, settings: LazySettings, server: Server
 ) -> None:
-    def register(number: int) -> int:
-        """Return how many of these new installations are registered."""
-        users = [anybody() for _ in range(number)]
-        server.receive(*map(registration, users))
-        return Registration.objects.filter(public_key_hash__in=[user.key_hash for user in users]).count()
-
-    setattr(settings, setting, 1)
-    assert register(minutes + 1) == minutes
+    setattr(settings, setting, 6)
+    users = [anybody() for _ in range(7)]
+    server.receive(*map(registration, users))
+    assert Registration.objects.count() == 6
     server.time.passes(minutes=1)
-    assert register(2) == 1
-    server.time.passes(days=2)
-    taken = 0
-    while more := register(minutes):
-        taken += more
-        server.time.passes(minutes=minutes)
-    assert a_day <= taken <= a_day * (1 + a_day / 1440) + 1  # some come back meanwhile
+    assert server.answers(registration(users[6]), to=users[6]) == [OK]
+
+
+STORE_TOMBSTONES = """
+    INSERT INTO registrations_registration (
+        public_key_hash, installation_id, version, state, is_forgettable, enabled, allow_from_contacts_only,
+        block_mentions, allowed_key_list, blocked_chat_list, muted_chat_list, allowed_mentions_chat_list,
+        content_digest, created_at, updated_at
+    ) SELECT sha512(number::text::bytea), number, 1, 'unregistered', true, false, false, false,
+        '{}', '{}', '{}', '{}', '', %(at)s, %(at)s FROM generate_series(1, %(number)s) AS number
+"""
 
 
 def store_registrations(number: int, **fields: object) -> None:
@@ -231,7 +232,9 @@ def store_registrations(number: int, **fields: object) -> None:
         make_registration(**fields)
 
 
-@limit("registrations: {setting}, with an alert from {percent} %; else `INTERNAL_ERROR` for new ones")
+@limit(
+    "registrations: {setting}, alert from {percent} %; a new one replaces one never reached, older than an hour, else"
+)
 def test_registrations_are_taken_up_to_the_limit_of_an_operator(
     setting: str, percent: int, settings: LazySettings, server: Server
 ) -> None:
@@ -248,15 +251,32 @@ def test_registrations_are_taken_up_to_the_limit_of_an_operator(
     assert server.answers(registration(CLIENT)) == [OK]
     assert server.answers(registration(OUTSIDER), to=OUTSIDER) == [BUSY]
     assert server.answers(registration(CLIENT, version=2)) == [OK]
+    server.time.passes(hours=1)
+    assert server.answers(registration(OUTSIDER), to=OUTSIDER) == [OK]
+    assert Registration.objects.count() == 100
 
 
-@limit("unregistered installations: {part} of that, else `INTERNAL_ERROR`")
-def test_as_many_unknown_installations_may_unregister(part: Fraction, settings: LazySettings, server: Server) -> None:
-    settings.MAX_REGISTRATIONS = 100
-    store_registrations(int(100 * part) - 1, route=None, state="unregistered")
-    sent = [registration(version=1, unregister=True), registration(OUTSIDER, version=1, unregister=True)]
-    assert server.answers(sent[0]) == [OK]
-    assert server.answers(sent[1], to=OUTSIDER) == [BUSY]
+@limit("installations that one address proves: {most}")
+def test_one_address_proves_that_many_installations(most: int, server: Server, gateway: RecordingGateway) -> None:
+    users = [anybody() for _ in range(most + 1)]
+    server.receive(*map(registration, users))  # all with the same token
+    server.receive(*(request(push(user), message_id=user.key_hash) for user in users))
+    server.deliver()
+    assert (len(gateway.pushes), Route.objects.filter(is_proven=True).count()) == (most + 1, most)
+
+
+@limit("unregistered ones never reached: {most}; the oldest are forgotten")
+def test_unknown_installations_that_unregister_are_remembered_up_to_a_number(most: int, server: Server) -> None:
+    """Only some of them cause a count."""
+    kept, gap = Registration.objects.filter(state="unregistered"), most // stock.COUNTS
+    first = server.time.now - timedelta(days=1)
+    with connection.cursor() as cursor:
+        cursor.execute(STORE_TOMBSTONES, {"number": most - gap, "at": first})
+    users = [anybody() for _ in range(2 * gap)]
+    server.receive(*(registration(user, version=1, unregister=True) for user in users))
+    assert most - gap < kept.count() <= most + gap
+    assert kept.filter(public_key_hash__in=[user.key_hash for user in users]).count() == 2 * gap
+    assert kept.filter(updated_at=first).count() == kept.count() - 2 * gap
 
 
 @pytest.fixture

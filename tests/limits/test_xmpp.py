@@ -3,10 +3,12 @@
 import itertools
 from base64 import b64encode
 from collections.abc import Iterable
+from datetime import timedelta
 from fractions import Fraction
 
 import pytest
 from django.conf import LazySettings
+from django.db.models import F
 
 from kit.buckets.bucket import Limit
 from kit.db.clock import clock
@@ -305,36 +307,6 @@ def test_a_domain_registers_its_devices_of_an_hour(an_hour: int, service: Servic
     assert refused(service, registrations("later@capulet.test", "last@capulet.test")) == 1
 
 
-@limit("of a domain; {a_minute} a minute of all, saved up for {minutes} minutes; a day as many as in {a_day} minutes")
-def test_all_domains_register_their_devices_of_minutes_and_of_a_day(
-    a_minute: int, minutes: int, a_day: int, service: Service, time: Time
-) -> None:
-    """All but the last ones are only charged, as each costs a transaction."""
-    domains = (f"{number}.example" for number in itertools.count())
-
-    def take_all() -> int:
-        """Return how many devices domains of different owners could register now."""
-        taken = 0
-        while service.limits.take_route(next(domains), time.seconds()):
-            taken += 1
-        service.limits.keep()
-        return taken
-
-    assert take_all() == minutes * a_minute
-    assert refused(service, registrations("juliet@capulet.test")) == 1
-    time.passes(minutes=1)
-    assert refused(service, registrations("juliet@capulet.test", "romeo@montague.test")) == 0
-    taken = minutes * a_minute + 2 + take_all()
-    assert taken == (minutes + 1) * a_minute
-    for _ in range(a_day):
-        time.passes(minutes=1)
-        taken += take_all()
-    assert taken == pytest.approx(a_day * a_minute * (1 + (a_day + 1) / 1440), abs=2)  # some come back meanwhile
-    assert refused(service, registrations("mercutio@verona.test")) == 1
-    time.passes(minutes=1)
-    assert 0 < take_all() < a_minute / 10
-
-
 @limit("all devices: {setting}")
 def test_devices_are_registered_up_to_the_limit_of_an_operator(
     setting: str, settings: LazySettings, service: Service
@@ -342,4 +314,7 @@ def test_devices_are_registered_up_to_the_limit_of_an_operator(
     setattr(settings, setting, 100)
     accounts = [f"account{number}@capulet.test" for number in range(101)]
     assert refused(service, registrations(*accounts)) == 1
+    assert Device.objects.count() == 100
+    Route.objects.update(created_at=F("created_at") - timedelta(hours=1))
+    assert refused(service, registrations(accounts[-1])) == 0
     assert Device.objects.count() == 100

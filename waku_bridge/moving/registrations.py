@@ -14,6 +14,7 @@ from typing import NamedTuple
 from django.conf import settings
 
 from kit.buckets.shared import own_buckets
+from notifications.acceptance import acceptance
 from registrations.messages import RegistrationMessage
 from registrations.registering import intake
 from registrations.rules import Acceptance, check_device_token, check_token_type
@@ -66,12 +67,13 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             bridge=BRIDGE,
             gateway=settings.STATUS_GATEWAY,
             check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
-            is_paced=False,
+            is_import=True,
             now=now,
         )
         own_buckets().take_back()  # an import spends nothing
         accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
         query_topics.listen_to(accepted, now=now)
+        acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
         ends.update(str(outcome.decision) for outcome in outcomes)
     return +ends
 

@@ -22,6 +22,7 @@ from registrations.messages import TokenType
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.addresses import DeviceAddress
 from registrations.routes.routes import is_at, point
+from registrations.upkeep import stock
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
@@ -34,6 +35,13 @@ from xmpp_bridge.rules.decisions import PHASES, Domains, Refusal, choose_app
 from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
+_DRAW: LiteralString = f"""
+    SELECT device.id FROM ({stock.DRAWN}) AS drawn
+    JOIN xmpp_bridge_device AS device ON device.route_id = drawn.id
+    JOIN registrations_route AS route ON route.id = drawn.id
+    WHERE device.state = '{Device.State.ACTIVE}' AND {stock.MAY_GO}
+    ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF device, route SKIP LOCKED
+"""
 UNKNOWN_SESSION = "sessionid: not a session of this client and command"
 APP_NOT_NAMED = "app: required, because there are several"
 Kind = RegistrationEvent.Kind
@@ -177,7 +185,7 @@ def carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
 def _create(app: App, account: Jid, owners: Sequence[bytes], terms: Terms, *, now: datetime) -> Device:
     owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE)
     is_below_limit = owned.count() < terms.max_devices or _end_longest_dead(owned, now=now)
-    if not is_below_limit or _is_full() or not terms.take_route():
+    if not (is_below_limit and terms.take_route() and _find_place(now=now)):
         raise CommandRefused(Refusal.BUSY)
     return Device(app=app, domain=account.domain)
 
@@ -191,9 +199,23 @@ def _end_longest_dead(owned: QuerySet[Device], *, now: datetime) -> bool:
     return device is not None
 
 
-def _is_full() -> bool:
+def _find_place(*, now: datetime) -> bool:
+    """Remove the row of a device for a new one if the table is full, and return whether there is a place.
+
+    The device that ended first goes, or one that a new one may replace.
+    """
     [(devices,)] = fetch(STORED_DEVICES)
-    return bool(devices >= settings.XMPP_MAX_DEVICES)
+    if devices < settings.XMPP_MAX_DEVICES:
+        return True
+    ended = Device.objects.exclude(state=State.ACTIVE).filter(announced_from=None).order_by("ended_at")
+    if device := ended.select_for_update(skip_locked=True).first():
+        device.delete()
+        return True
+    drawn = [device_id for (device_id,) in fetch(_DRAW, stock.parameters_of(BRIDGE, 1, now=now))]
+    for device in Device.objects.filter(pk__in=drawn).select_related("route"):
+        end(device, State.EXPIRED, now=now)
+        device.delete()
+    return bool(drawn)
 
 
 def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:

@@ -3,7 +3,7 @@
     call, payload, wake-up of a device ──▶ those of its zone to its address ──▶ those of its address, from all zones
     push ────────────────────────────────▶ pushes of a domain ──▶ of its zone ──▶ all pushes
     command of an account ───────────────▶ commands of a domain ──▶ of its zone ──▶ all commands
-    new device of a domain ──────────────▶ those of its zone ──▶ all new devices
+    new device of a domain ──────────────▶ only that, as the table of devices is a stock (`registrations.upkeep.stock`)
     push without valid credentials ──────▶ all such pushes, and never the domain of its sender
 
 When the memory has no space for a name, only the buckets to the right of that name are charged. The caller commits the
@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
-from registrations.rules import DAY_SECONDS, limits_of_new
+from registrations.rules import DAY_SECONDS
 
 HOUR_SECONDS = 3600.0
 # A push with the same content within this time comes from several enabled clients of one device, and a stanza with the
@@ -33,9 +33,9 @@ ZONE_PART = 0.6
 # A phone may have accounts of several domains. One zone gets at most this part of the limits of a phone, so it uses up
 # none of another one.
 ZONE_PART_OF_PHONE = 1 / 4
-# Names of the buckets of all pushes, commands and new devices, and of all pushes without valid credentials.
-PUSHES, COMMANDS, ROUTES, UNVERIFIED = "pushes", "commands", "routes", "unverified"
-ROOTS = frozenset({PUSHES, COMMANDS, ROUTES, UNVERIFIED})
+# Names of the buckets of all pushes and commands, and of all pushes without valid credentials.
+PUSHES, COMMANDS, UNVERIFIED = "pushes", "commands", "unverified"
+ROOTS = frozenset({PUSHES, COMMANDS, UNVERIFIED})
 
 
 class Mark(NamedTuple):
@@ -57,7 +57,6 @@ class Rates:
     devices_per_user: int = 10
     commands_per_hour: int = 20
     routes_per_hour: int = 2000
-    new_devices_per_minute: int = 1200
     in_all: BucketLimits = (Limit(30_000, 10.0), Limit(7_200_000, 3600.0))
     pushes_of_domain: BucketLimits = (Limit(1000, 5.0),)
     # A command takes ten times as long as a push. The burst is for devices that register again after an outage.
@@ -118,8 +117,7 @@ class Limits:
     def take_route(self, domain: str, now: float) -> bool:
         """Return whether a new device of this domain is within its limits, and charge it."""
         own = Charge(("route", domain), (Limit(self.rates.routes_per_hour, HOUR_SECONDS),))
-        in_all = limits_of_new(self.rates.new_devices_per_minute)
-        return self._buckets.take(own, *_in_all(ROUTES, domain, in_all), now=now)
+        return self._buckets.take(own, now=now)
 
     def answers_unknown(self, domain: str, now: float) -> bool:
         """Return whether a push of this domain for an unknown client is answered."""

@@ -42,12 +42,11 @@ def test_a_wake_up_that_an_earlier_batch_planned_is_planned_again_by_a_later_one
 
 def test_an_owner_of_many_subdomains_leaves_the_others_their_part_of_the_limit() -> None:
     ten = (Limit(10, 10.0),)
-    limits = Limits(Rates(in_all=ten, commands_in_all=ten, commands_of_domain=ten, new_devices_per_minute=1))
+    limits = Limits(Rates(in_all=ten, commands_in_all=ten, commands_of_domain=ten))
     for zone, taken in (("evil.test", 6), ("honest.example", 4)):
         domains = [f"{number}.{zone}" for number in range(20)]
         assert sum(limits.take_from_domain(domain, 0) for domain in domains) == taken
         assert sum(limits.take_command(domain, domain, 0) for domain in domains) == taken
-        assert sum(limits.take_route(domain, 0) for domain in domains) == taken
 
 
 @given(st.lists(st.floats(0, 60), min_size=1, max_size=40).map(sorted))
@@ -91,11 +90,12 @@ def test_two_hundred_thousand_names_refill_no_bucket() -> None:
 
 
 def test_a_domain_without_a_bucket_is_charged_to_the_limit_of_all() -> None:
-    limits = Limits(Rates(routes_per_hour=1, new_devices_per_minute=2), capacity=5)
-    taken = [limits.take_route(f"{number}.example", 0) for number in range(30)]
-    assert taken == [True] * 20 + [False] * 10
+    ten = (Limit(10, 10.0),)
+    limits = Limits(Rates(in_all=ten), capacity=5)
+    taken = [limits.take_from_domain(f"{number}.{number}.example", 0) for number in range(30)]
+    assert taken == [True] * 10 + [False] * 20
     assert len(limits._buckets) <= 5 + len(ROOTS)
-    assert limits.take_route("honest.example", 60)
+    assert limits.take_from_domain("honest.example", 60)
 
 
 def test_commands_of_one_account_or_domain_use_up_none_of_another_one() -> None:

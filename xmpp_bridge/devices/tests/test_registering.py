@@ -9,7 +9,7 @@ from django.utils import timezone
 from notifications.models import Notification
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
-from registrations.models import Route
+from registrations.models import RegistrationEvent, Route
 from registrations.routes.addresses import DeviceAddress
 from tests.statements import statements
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
@@ -32,6 +32,7 @@ from xmpp_bridge.tests.talking import (
 )
 
 pytestmark = pytest.mark.django_db
+ROMEO = "romeo@verona.test/x"
 GOOD = {"token": APN_TOKEN, "device-id": "phone"}
 
 
@@ -221,15 +222,24 @@ def test_at_the_limit_the_longest_disabled_device_ends_for_the_next_one_of_its_a
     assert error_of(refused) == ("wait", "resource-constraint")
 
 
-def test_beyond_the_limit_of_all_devices_only_known_ones_are_registered(
+def test_beyond_the_limit_of_all_devices_known_ones_are_registered_and_new_ones_replace_what_was_never_reached(
     service: Service, settings: LazySettings
 ) -> None:
-    settings.XMPP_MAX_DEVICES = 2
-    for name in ("one", "two"):
+    settings.XMPP_MAX_DEVICES = 3
+    for name in ("one", "two", "three"):
         service.register(device_id=name)
-    refused = service.command("register-push-apns", GOOD | {"device-id": "three"}, sender="romeo@verona.test/x")
-    assert error_of(refused) == ("wait", "resource-constraint")
+    proven = Route.objects.order_by("pk")[0]
+    Route.objects.filter(pk=proven.pk).update(delivered_digest=proven.address_digest)
+    new = GOOD | {"device-id": "four"}
+    assert error_of(service.command("register-push-apns", new, sender=ROMEO)) == ("wait", "resource-constraint")
     service.register(device_id="two")
+    Route.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    service.register(device_id="four", sender=ROMEO)
+    service.command("unregister-push-apns", {"device-id": "four"}, sender=ROMEO)
+    service.register(device_id="five", sender=ROMEO)
+    assert Device.objects.count() == Route.objects.count() == 3
+    assert Device.objects.filter(route=proven).exists()
+    assert RegistrationEvent.objects.filter(kind="expired").count() == 1
 
 
 @pytest.mark.requirement("XB4", "X4")
