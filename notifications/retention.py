@@ -21,22 +21,30 @@ _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDE
 _OLDEST_ENDED: LiteralString = (
     f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
 )
-
-
-def _purge_of(table: LiteralString, time: LiteralString) -> LiteralString:
-    return f"""
-        WITH gone AS (
-            DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM {table} WHERE {time} < %(before)s LIMIT {SET_SIZE}
-            )) RETURNING 1
-        )
-        SELECT count(*) FROM gone
-    """
-
-
-_PURGE_DIGESTS: LiteralString = _purge_of("notifications_requestdigest", "received_at")
-_PURGE_HALTS: LiteralString = _purge_of("notifications_endedhalt", "ended_at")
-_PURGE_BEYOND: LiteralString = _purge_of("notifications_beyondlimit", "begin_at")
+_PURGE_DIGESTS: LiteralString = f"""
+    WITH gone AS (
+        DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM notifications_requestdigest WHERE received_at < %(before)s LIMIT {SET_SIZE}
+        )) RETURNING 1
+    )
+    SELECT count(*) FROM gone
+"""
+_PURGE_HALTS: LiteralString = f"""
+    WITH gone AS (
+        DELETE FROM notifications_endedhalt WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM notifications_endedhalt WHERE ended_at < %(before)s LIMIT {SET_SIZE}
+        )) RETURNING 1
+    )
+    SELECT count(*) FROM gone
+"""
+_PURGE_BEYOND: LiteralString = f"""
+    WITH gone AS (
+        DELETE FROM notifications_beyondlimit WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM notifications_beyondlimit WHERE begin_at < %(before)s LIMIT {SET_SIZE}
+        )) RETURNING 1
+    )
+    SELECT count(*) FROM gone
+"""
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

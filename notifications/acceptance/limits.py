@@ -41,7 +41,7 @@ class Beyond(NamedTuple):
     limit: str
 
 
-def push_limits() -> Mapping[PushLimit, BucketLimits]:
+def push_limits() -> Mapping[str, BucketLimits]:
     """Return the limits of each bucket of pushes."""
     return {
         PushLimit.ADDRESS: settings.ROUTE_LIMITS,

@@ -145,7 +145,7 @@ WISHES: Mapping[Wish, str] = {
     Wish.MENTION_NOT_ALLOWED: "Suppressed by the recipient: mentions are on for other chats only.",
 }
 # The limit that a push was beyond. A bucket of pushes has figures.
-LIMITS: Mapping[PushLimit, str] = {
+LIMITS: dict[str, str] = {
     PushLimit.ADDRESS: "more than {figures} to one address",
     PushLimit.ADDRESS_LONG: "more than {figures} to one address",
     PushLimit.APART: "more than {figures} to one address that are mentions or requests",
@@ -157,24 +157,25 @@ LIMITS: Mapping[PushLimit, str] = {
     PushLimit.WAITING: "more than {waiting} waited for one address",
     PushLimit.QUEUE: "the queue of its app was full",
 }
-EFFECTS: Mapping[Effect, str] = {
+EFFECTS: Mapping[str, str] = {
     Effect.MERGED: "merged into another push to the same address",
     Effect.SHORTENED: "arrived as a wake-up",
     Effect.REFUSED: "refused with an error",
 }
 
 
-def beyond(effect: Effect, limit: str) -> str:
-    """Return the effect of a limit on a push, and the limit with the present figures of the settings."""
-    for part in parts():
-        if limit in part.push_limits:
-            return f"{EFFECTS[effect]}: {part.push_limits[limit]}"
-    bucket, figures = push_limits().get(PushLimit(limit.removesuffix("_long"))), ""
+def beyond(effect: str, limit: str) -> str:
+    """Return the effect of a limit on a push, and the limit with the present figures of the settings.
+
+    A limit that only another version of the server has is shown by its name.
+    """
+    of_parts = {name: words for part in parts() for name, words in part.push_limits.items()}
+    bucket, figures = push_limits().get(limit.removesuffix("_long")), ""
     if bucket:
         allowed = bucket[-1 if limit.endswith("_long") else 0]
         figures = f"{allowed.tokens:,g} pushes in {duration(allowed.seconds)}"
-    named = LIMITS[PushLimit(limit)].format(figures=figures, waiting=settings.MAX_OPEN_PER_ROUTE)
-    return f"{EFFECTS[effect]}: {named}"
+    named = (LIMITS | of_parts).get(limit, limit).format(figures=figures, waiting=settings.MAX_OPEN_PER_ROUTE)
+    return f"{EFFECTS.get(effect, effect)}: {named}"
 
 
 HALTED: Mapping[Halt.Kind, str] = {

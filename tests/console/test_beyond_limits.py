@@ -158,6 +158,14 @@ def test_limits_of_a_bridge_are_shown_in_its_words(admin_client: Client) -> None
     assert words == "Refused with an error: more than 6 calls a minute to one phone"
 
 
+def test_a_limit_of_another_version_is_shown_by_its_name(admin_client: Client) -> None:
+    """During an upgrade, and after a rollback."""
+    count_beyond([Beyond(CLIENT.key_hash, "phone", Effect.MERGED, "moon_phase")], now=timezone.now())
+    [[words, *_]] = overview(admin_client)
+    assert words == f"Merged{MERGED[6:]}: moon_phase"
+    assert f"{MERGED}: moon_phase 1 phone" in words_of(admin_client, USER_PAGE)
+
+
 def test_only_people_who_may_view_notifications_see_the_limits_of_a_user(settings: LazySettings) -> None:
     settings.ROUTE_LIMITS = SHORT
     flood(4)

@@ -45,6 +45,20 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
     assert "request → gorush" in printed
 
 
+@pytest.mark.nightly
+def test_requests_that_a_limit_merges_are_told_apart_from_lost_ones(fleet: Fleet, tmp_path: Path) -> None:
+    """One phone gets ten times what its limit allows: bare wake-ups stand for the rest, and nothing is lost."""
+    file = tmp_path / "load.json"
+    code, printed = run(fleet, "--devices=1", "--rate=30", "--seconds=10", f"--json={file}")
+    assert code == 0, printed
+    result = json.loads(file.read_text())
+    pushes = result["pushes"]
+    assert (pushes["lost"], pushes["doubled"], result["replies"]["lost"], result["refused"]) == (0, 0, 0, 0)
+    assert result["merged"] > 150
+    assert pushes["arrived"] + result["merged"] == result["requests"] == 300
+    assert "Merged beyond a limit" in printed
+
+
 @pytest.mark.parametrize("option", ["--node=http://node.example.org:8645", "--gorush=http://gorush.example.org"])
 def test_a_target_that_is_not_on_this_machine_is_refused(settings: LazySettings, option: str) -> None:
     settings.WAKU_NODES, settings.GORUSH_URLS = [HERE], [HERE]

@@ -25,7 +25,6 @@ from kit.admin.times import HOUR
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
-from notifications.messages import Effect
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console import labels
@@ -220,7 +219,7 @@ def _beyond(key_hash: bytes) -> Section:
         "Beyond limits",
         ["effect and limit", "pushes", "installation", "day"],
         [
-            [labels.beyond(Effect(effect), limit), number, as_digits(installation_id), f"{day:%Y-%m-%d}"]
+            [labels.beyond(effect, limit), number, as_digits(installation_id), f"{day:%Y-%m-%d}"]
             for day, installation_id, effect, limit, number in by_day.order_by("-begin_at", "-pushes")[:MAX_ROWS]
         ],
         labels.NO_BEYOND,

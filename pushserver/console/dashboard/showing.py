@@ -13,7 +13,6 @@ from kit.admin.times import span
 from kit.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
 from kit.health.waiting import Tile
 from kit.operations import parts_in_use
-from notifications.messages import Effect
 from notifications.models import Notification
 from pushserver.console.dashboard.figures import figures
 from pushserver.console.documentation import RUNBOOKS
@@ -166,8 +165,7 @@ def status_page(user: Any) -> dict[str, Any]:
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "beyond": [
-            BeyondRow(each.effect, beyond(Effect(each.effect), each.limit), *map(count, each[2:]))
-            for each in seen.hour.beyond
+            BeyondRow(each.effect, beyond(each.effect, each.limit), *map(count, each[2:])) for each in seen.hour.beyond
         ],
         "hour": span(*seen.hour.span),
         "tries": count(seen.hour.tries().total()),
