@@ -242,7 +242,7 @@ _COUNT_FAILURES = """
             WHERE notification_id = attempt.notification_id AND number < attempt.number
                 AND started_at >= %(since)s
         ) AS earlier
-        WHERE attempt.started_at BETWEEN %(first)s AND %(last)s AND delivered_at > coalesce(earlier.at, '-infinity')
+        WHERE attempt.started_at BETWEEN %(first)s AND %(last)s AND delivered_at >= coalesce(earlier.at, '-infinity')
     ), counted AS (
         UPDATE notifications_attempt AS attempt SET is_counted = TRUE
         FROM failed WHERE attempt.id = failed.id AND attempt.started_at BETWEEN %(first)s AND %(last)s

@@ -45,7 +45,7 @@ def ns_of(at: datetime) -> int:
 def garbage(at: datetime) -> Iterator[WakuMessage]:
     """Yield the smallest messages that cost the server a look: one byte, on its own topic."""
     message = replace(registration(), payload=b"\x01")
-    return (replace(message, timestamp_ns=ns_of(at) + number) for number in range(2000))
+    return (replace(message, timestamp_ns=ns_of(at) + number) for number in range(3000))
 
 
 def requests_to_nobody(at: datetime) -> Iterator[WakuMessage]:
@@ -93,7 +93,8 @@ def test_a_day_of_an_attack_leaves_three_bytes_for_each_of_its_own(
     midnight = timezone.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     purge(midnight)
     process_all(process, [registration()], now=midnight)
-    before, sent, began = size_bytes(VACUUM), 0, time.monotonic()
+    # Rows that an earlier test deleted leave space in the files, which must not hide what this one leaves.
+    before, sent, began = size_bytes("VACUUM FULL"), 0, time.monotonic()
     for hour in range(HOURS):
         now = midnight + hour * HOUR
         messages = list(attack(now))

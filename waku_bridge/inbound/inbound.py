@@ -172,8 +172,12 @@ def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(
     return _ROWS.format(which=which, order=order, limit=limit)
 
 
+# The smallest of the locked envelopes fill the bytes of a batch first, so that large ones delay no other.
+_SIZE: LiteralString = "length(coalesce(payload, ''))"
+
+
 def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
-    return _TAKE.format(rows=_rows(which, order), order=f"ORDER BY {order}", max_bytes="%(max_bytes)s")
+    return _TAKE.format(rows=_rows(which, order), order=f"ORDER BY {_SIZE}, {order}", max_bytes="%(max_bytes)s")
 
 
 _OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
@@ -188,7 +192,7 @@ _NEWEST: LiteralString = _TAKE.format(
         SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
         UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
     """,
-    order="PARTITION BY share ORDER BY rank",
+    order=f"PARTITION BY share ORDER BY {_SIZE}, rank",
     max_bytes="%(max_bytes)s * share",
 )
 _SUSPECTS: LiteralString = f"{unindexed('state')} = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])"

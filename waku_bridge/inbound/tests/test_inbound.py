@@ -381,6 +381,15 @@ def test_the_oldest_get_a_fifth_of_the_bytes_of_a_batch(monkeypatch):
 
 
 @pytest.mark.django_db
+def test_large_envelopes_do_not_delay_small_ones_that_came_later(monkeypatch):
+    large = [put(on_own_topic(bytes(200)), now=NOW + timedelta(seconds=number))[0] for number in range(5)]
+    small = [put(on_own_topic(bytes(60)), now=NOW + timedelta(minutes=1, seconds=number))[0] for number in range(5)]
+    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 400)
+    assert [envelope.hash for envelope in inbound.take(20).envelopes] == [large[0], *small]
+    assert inbound.take(20).is_more_left
+
+
+@pytest.mark.django_db
 def test_large_envelopes_are_taken_a_few_at_a_time(monkeypatch):
     """They must not fill the memory of a worker. At least one is taken, however large it is."""
     monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", 100)
