@@ -29,8 +29,8 @@ _WORDS = {
         transient unconfirmed""",
     Family.BAD: """abandoned broken config expired failed internal_error missing payload tripped undeliverable
         unreachable wrong_token""",
-    Family.QUIET: """coalesced dropped duplicate not_registered off refreshed refused settings_changed suppressed
-        token_changed unknown unregistered withdrawn""",
+    Family.QUIET: """coalesced dropped duplicate merged not_registered off refreshed refused settings_changed shortened
+        suppressed token_changed unknown unregistered withdrawn""",
 }
 FAMILIES = {word: family for family, words in _WORDS.items() for word in words.split()}
 

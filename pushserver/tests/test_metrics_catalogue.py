@@ -30,6 +30,8 @@ BOUNDED_LABELS = {
         "kind",
         "form",
         "verdict",
+        "effect",
+        "limit",
         "platform",
         "state",
         "type",

@@ -11,7 +11,8 @@ from django.core.management import CommandError, call_command
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from tests.flows.fleet import Fleet
+from tests.flows.conftest import served
+from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet
 from tests.flows.network import Network
 
 HERE = "http://127.0.0.1:9"  # nothing listens there
@@ -46,10 +47,11 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
 
 
 @pytest.mark.nightly
-def test_requests_that_a_limit_merges_are_told_apart_from_lost_ones(fleet: Fleet, tmp_path: Path) -> None:
+def test_requests_that_a_limit_merges_are_told_apart_from_lost_ones(new_fleet: NewFleet, tmp_path: Path) -> None:
     """One phone gets ten times what its limit allows: bare wake-ups stand for the rest, and nothing is lost."""
-    file = tmp_path / "load.json"
-    code, printed = run(fleet, "--devices=1", "--rate=30", "--seconds=10", f"--json={file}")
+    file, limited = tmp_path / "load.json", new_fleet("limited", **OF_FLOWS | {"ROUTE_LIMITS": "30/10,600/3600"})
+    with served(limited) as fleet:
+        code, printed = run(fleet, "--devices=1", "--rate=30", "--seconds=10", f"--json={file}")
     assert code == 0, printed
     result = json.loads(file.read_text())
     pushes = result["pushes"]
