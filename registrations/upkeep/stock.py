@@ -35,6 +35,8 @@ _SAMPLED: LiteralString = f"""
     WHERE {MAY_GO} AND route.state = '{Route.State.ACTIVE}' AND hashint8(id) {{side}} %(start)s::int
     ORDER BY hashint8(id) LIMIT %(sample)s
 """
+_FROM_THERE: LiteralString = _SAMPLED.format(side=">=")
+_BEFORE_IT: LiteralString = _SAMPLED.format(side="<")
 # Each route gets a random place in its hour. The highest goes first, because only the fullest hour has it.
 DRAWN: LiteralString = f"""
     (
@@ -42,7 +44,7 @@ DRAWN: LiteralString = f"""
         WHERE {MAY_GO} AND route.state = '{Route.State.DISABLED}' ORDER BY hashint8(id) LIMIT %(number)s + {SPARE}
     ) UNION ALL (
         SELECT id, row_number() OVER (PARTITION BY date_trunc('hour', created_at) ORDER BY random()) AS place
-        FROM (({_SAMPLED.format(side=">=")}) UNION ALL ({_SAMPLED.format(side="<")}) LIMIT %(sample)s) AS sampled
+        FROM (({_FROM_THERE}) UNION ALL ({_BEFORE_IT}) LIMIT %(sample)s) AS sampled
         WHERE created_at <= %(now)s::timestamptz - interval '{STAYS}' ORDER BY place DESC LIMIT %(number)s + {SPARE}
     )
 """

@@ -22,7 +22,7 @@ from registrations.messages import TokenType
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.addresses import DeviceAddress
 from registrations.routes.routes import is_at, point
-from registrations.upkeep import stock
+from registrations.upkeep.stock import DRAWN, MAY_GO, parameters_of
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
@@ -36,10 +36,10 @@ from xmpp_bridge.rules.limits import Limits
 
 STORED_DEVICES: LiteralString = stored("xmpp_bridge_device")
 _DRAW: LiteralString = f"""
-    SELECT device.id FROM ({stock.DRAWN}) AS drawn
+    SELECT device.id FROM ({DRAWN}) AS drawn
     JOIN xmpp_bridge_device AS device ON device.route_id = drawn.id
     JOIN registrations_route AS route ON route.id = drawn.id
-    WHERE device.state = '{Device.State.ACTIVE}' AND {stock.MAY_GO}
+    WHERE device.state = '{Device.State.ACTIVE}' AND {MAY_GO}
     ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF device, route SKIP LOCKED
 """
 UNKNOWN_SESSION = "sessionid: not a session of this client and command"
@@ -211,7 +211,7 @@ def _find_place(*, now: datetime) -> bool:
     if device := ended.select_for_update(skip_locked=True).first():
         device.delete()
         return True
-    drawn = [device_id for (device_id,) in fetch(_DRAW, stock.parameters_of(BRIDGE, 1, now=now))]
+    drawn = [device_id for (device_id,) in fetch(_DRAW, parameters_of(BRIDGE, 1, now=now))]
     for device in Device.objects.filter(pk__in=drawn).select_related("route"):
         end(device, State.EXPIRED, now=now)
         device.delete()
