@@ -1,7 +1,4 @@
-"""Token buckets: the arithmetic in `bucket`, a process's share of a limit in `share`, buckets of all in `shared`.
-
-a limit of the whole server ──┬── a process's share of it, in its memory            (`bucket`)
-                              └── all spending beyond that share, in PostgreSQL     (`shared`)
+"""Token buckets: the arithmetic in `bucket`, buckets of all processes in `shared`, the part of one process in `share`.
 
 See docs/limits.md.
 """
