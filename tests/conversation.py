@@ -104,7 +104,7 @@ def say(*messages: WakuMessage, now: datetime | None = None, process: Process | 
 def replies_to(listener: Identity) -> list[Decoded]:
     """Return every reply in the outbox that ``listener`` can open, oldest first."""
     opened = []
-    for reply in OutboundReply.objects.order_by("pk"):
+    for reply in OutboundReply.objects.order_by("created_at", "part", "pk"):
         try:
             opened.append(decode(bytes(reply.payload), [listener], listener))
         except NotDecryptable:  # sealed for somebody else

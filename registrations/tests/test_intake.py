@@ -456,9 +456,12 @@ def test_a_batch_that_waited_for_a_returning_installation_uses_its_new_route():
 
 
 def test_a_worker_finds_registrations_by_an_index_and_reads_no_others() -> None:
-    """The rows are sorted by the order of their locks, which is not the order of the index."""
-    for _ in range(300):
-        make_registration()
+    """The rows are sorted by the order of their locks, which is not the order of the index.
+
+    Many keys share the few installation ids, so that no other index finds only what is asked for.
+    """
+    for number in range(300):
+        make_registration(installation_id=f"{number % 10}")
     rows = Registration.objects.filter(IsOneOf({(b"a" * 64, "x"), (b"b" * 64, "y")})).order_by("pk")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE registrations_registration")
