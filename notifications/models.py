@@ -106,6 +106,27 @@ class RefusedRequest(models.Model):
         return f"Refused request {bytes(self.digest).hex()[:16]}"
 
 
+class RefusedHour(models.Model):
+    """A count of the notifications of an hour that refused requests had asked for, for reports of that day.
+
+    It stays for as long as notifications. Each session of the database has rows of its own, as in `BeyondLimit`.
+    """
+
+    begin_at = models.DateTimeField()
+    bridge = models.TextField()
+    verdict = models.SmallIntegerField()  # as in `NotificationRequest.decided`
+    session = models.IntegerField()  # the process id of the session
+    count = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["begin_at", "bridge", "verdict", "session"], name="one_count_of_an_hour"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} of verdict {self.verdict}"
+
+
 class DecidedAtOnce(models.Model):
     """A push to a registered user that was decided at once, so that staff find it by its recipient.
 

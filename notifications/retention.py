@@ -21,30 +21,26 @@ _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDE
 _OLDEST_ENDED: LiteralString = (
     f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
 )
-_PURGE_DIGESTS: LiteralString = f"""
-    WITH gone AS (
-        DELETE FROM notifications_requestdigest WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM notifications_requestdigest WHERE received_at < %(before)s LIMIT {SET_SIZE}
-        )) RETURNING 1
-    )
-    SELECT count(*) FROM gone
-"""
-_PURGE_HALTS: LiteralString = f"""
-    WITH gone AS (
-        DELETE FROM notifications_endedhalt WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM notifications_endedhalt WHERE ended_at < %(before)s LIMIT {SET_SIZE}
-        )) RETURNING 1
-    )
-    SELECT count(*) FROM gone
-"""
-_PURGE_BEYOND: LiteralString = f"""
-    WITH gone AS (
-        DELETE FROM notifications_beyondlimit WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM notifications_beyondlimit WHERE begin_at < %(before)s LIMIT {SET_SIZE}
-        )) RETURNING 1
-    )
-    SELECT count(*) FROM gone
-"""
+
+
+def _purge_old(table: LiteralString, column: LiteralString) -> LiteralString:
+    """Return the statement that deletes the old rows of a table, by the time in this column."""
+    return f"""
+        WITH gone AS (
+            DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM {table} WHERE {column} < %(before)s LIMIT {SET_SIZE}
+            )) RETURNING 1
+        )
+        SELECT count(*) FROM gone
+    """
+
+
+_PURGE_DIGESTS = _purge_old("notifications_requestdigest", "received_at")
+_PURGES = (
+    _purge_old("notifications_endedhalt", "ended_at"),
+    _purge_old("notifications_beyondlimit", "begin_at"),
+    _purge_old("notifications_refusedhour", "begin_at"),
+)
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
@@ -57,7 +53,7 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
     for table in BY_DAY:
         table.make_ahead(now=now)
     before = now - keep
-    for old in (_PURGE_HALTS, _PURGE_BEYOND):
+    for old in _PURGES:
         yield from remove(old, before=before)
     yield from chain.from_iterable(table.drop_before(before) for table in (ATTEMPTS, NOTIFICATIONS, DECIDED))
     yield from REFUSED.drop_before(now - RECENT)

@@ -49,6 +49,7 @@ PUT_TOGETHER = {
     "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
     "waku_bridge/inbound/inbound.py": "names of the model's columns",
     "xmpp_bridge/component/handler.py": "settings of the session",
+    "notifications/retention.py": "names of tables and columns",
     "registrations/registering/pairs.py": "SQL that Django has compiled",
     "registrations/upkeep/retention.py": "the names of tables that are walked",
     "registrations/upkeep/rotation.py": "names of the models' columns",

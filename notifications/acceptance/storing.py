@@ -26,9 +26,17 @@ from kit.db.statements import Statement, array_value, fetch, new_ids, table, wri
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.messages import Outcome
-from notifications.models import DecidedAtOnce, Notification, NotificationRequest, RefusedRequest, RequestDigest
+from notifications.models import (
+    DecidedAtOnce,
+    Notification,
+    NotificationRequest,
+    RefusedHour,
+    RefusedRequest,
+    RequestDigest,
+)
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
+from notifications.rules.reports import BYTES_EACH
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Registration
@@ -216,15 +224,26 @@ _REFUSE_ENDED: LiteralString = f"""
 
 # Two workers may store the same request at the same time. Both answer it, and neither notifies anybody.
 _STORE_REFUSED: LiteralString = f"""
-    INSERT INTO {table(RefusedRequest)} (digest, decided, bridge, received_at)
-    SELECT digest, decided, %(bridge)s, %(now)s
-    FROM unnest(%(digests)b::bytea[], %(decided)b::bytea[]) AS new (digest, decided) ORDER BY 1
-    ON CONFLICT DO NOTHING
+    WITH stored AS (
+        INSERT INTO {table(RefusedRequest)} (digest, decided, bridge, received_at)
+        SELECT digest, decided, %(bridge)s, %(now)s
+        FROM unnest(%(digests)b::bytea[], %(decided)b::bytea[]) AS new (digest, decided) ORDER BY 1
+        ON CONFLICT DO NOTHING RETURNING decided
+    ), each AS (
+        SELECT get_byte(decided, place) AS verdict
+        FROM stored CROSS JOIN generate_series(0, length(decided) - 1, {BYTES_EACH}) AS place
+    )
+    INSERT INTO {table(RefusedHour)} AS hour (begin_at, bridge, verdict, session, count)
+    SELECT date_trunc('hour', %(now)s::timestamptz, 'UTC'), %(bridge)s, verdict, pg_backend_pid(), count(*)
+    FROM each WHERE verdict > 0 GROUP BY verdict
+    ON CONFLICT (begin_at, bridge, verdict, session) DO UPDATE SET count = hour.count + excluded.count
 """
 
 
 def store_refused(bridge: str, requests: Sequence[tuple[bytes, bytes]], *, now: datetime) -> None:
-    """Store what is kept of requests that notify nobody. Each is given by its key and its packed verdicts."""
+    """Store what is kept of requests that notify nobody, and count their verdicts. Each is given by its key and its
+    packed verdicts.
+    """
     if requests:
         digests, decided = [digest_of(bridge, key) for key, _ in requests], [packed for _, packed in requests]
         write(_STORE_REFUSED, {"bridge": bridge, "now": now, "digests": digests, "decided": decided})

@@ -5,7 +5,6 @@ from datetime import UTC, date, datetime, timedelta
 import structlog
 from django.conf import settings
 
-from kit.db.partitions import RECENT
 from spark_reports.export.pseudonyms import Period, key_for
 from spark_reports.export.sessions import Export, OnRows
 from spark_reports.jobs.tables import SCHEMA_VERSION
@@ -77,7 +76,7 @@ def oldest_day_of_lake(now: datetime) -> date:
 def oldest_complete_day(now: datetime) -> date:
     """Return the oldest day from which no retention has removed rows."""
     days = (settings.ENVELOPE_RETENTION_DAYS, settings.NOTIFICATION_RETENTION_DAYS, settings.EVENT_RETENTION_DAYS)
-    return _kept_since(min(*days, RECENT.days), now)
+    return _kept_since(min(days), now)
 
 
 def _kept_since(retention_days: int, now: datetime) -> date:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from kit.db.statements import table
 from kit.operations import parts
-from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
 from registrations.models import RegistrationEvent, Route
@@ -174,14 +174,12 @@ def notifications(hours: Hours) -> str:
         SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
             CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}
         UNION ALL
-        SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
-            CASE {_VERDICT} {_VERDICT_REPORT} END
-        FROM {table(RefusedRequest)} request CROSS JOIN {_PLACES}
-        WHERE {_in("request.received_at", hours)} AND {_VERDICT} > 0"""
+        SELECT begin_at, 'none', '', bridge, CASE verdict {_VERDICT_STATE} END, CASE verdict {_VERDICT_REPORT} END
+        FROM {table(RefusedHour)} CROSS JOIN generate_series(1, count) WHERE {_in("begin_at", hours)}"""
 
 
-# Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), or in that of
-# a refused one, one at each place of `decided`.
+# Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), one at each
+# place of `decided`. Those of refused requests are counted only.
 _PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"
 _VERDICT = f"get_byte(request.decided, {BYTES_EACH} * place)"
 _VERDICT_STATE = " ".join(f"WHEN {code} THEN '{VERDICT_STATES.get(v, REFUSED)}'" for code, v in VERDICTS.items())

@@ -27,8 +27,9 @@ from django.utils import timezone
 
 from embedded import seeding
 from kit.db.timeouts import REPORTS
-from notifications.acceptance import storing
+from notifications import retention
 from notifications.gateways.gorush.rules.file import seed_rules
+from notifications.models import RefusedRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
 from registrations.keys.encryption import Purpose
@@ -46,6 +47,8 @@ from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History, midnight
 from tests import factories
+from tests.batches import Process
+from tests.conversation import OUTSIDER, push, registration, request, say
 from waku_bridge.identity import canary_identities
 from xmpp_bridge.console.operator_actions import command as xmpp_command
 
@@ -243,14 +246,27 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(
     assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]
 
 
-def test_a_request_that_notified_nobody_is_exported_from_the_row_that_is_left_of_it(
-    lake_url: str, day: date, export: Callable[..., Manifest]
+def test_a_night_that_was_missed_ten_days_ago_has_all_requests_that_notified_nobody(
+    lake_url: str, day: date, settings: LazySettings
 ) -> None:
-    decided = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.NOT_REGISTERED, 1)])
-    for number, at in enumerate((midnight(day), midnight(day) - timedelta(seconds=1))):
-        storing.store_refused("waku", [(b"%d" % number, decided or b"")], now=at)
-    rows = [(row["bridge"], row["state"], row["report"]) for row in rows_of(lake_url, export(), "notifications")]
-    assert sorted(rows) == [("waku", "refused", "not_registered"), ("waku", "refused", "wrong_token")]
+    """Their own rows are gone after three days."""
+    settings.ENVELOPE_RETENTION_DAYS = 30
+    missed, process = day - timedelta(days=9), Process()
+    evening = midnight(missed) + timedelta(hours=23, minutes=59)
+    say(registration(), now=evening - timedelta(hours=1), process=process)
+    for number, at in enumerate((evening, evening, evening + timedelta(minutes=2), evening + timedelta(minutes=2))):
+        unknown, wrong = push(OUTSIDER), push(access_token="wrong")
+        say(request(unknown, wrong, unknown, message_id=b"%d" % number), now=at, process=process)
+    list(retention.purge(now=timezone.now(), keep=timedelta(days=30)))
+    assert not RefusedRequest.objects.exists()
+
+    call_command("export_events", "--from", str(missed), "--to", str(missed + timedelta(days=1)))
+    for each in (missed, missed + timedelta(days=1)):
+        manifest = Lake(lake_url).manifest(Kind.FACTS, each)
+        assert manifest is not None
+        assert manifest.is_complete
+        rows = [(row["bridge"], row["state"], row["report"]) for row in rows_of(lake_url, manifest, "notifications")]
+        assert Counter(rows) == {("waku", "refused", "not_registered"): 4, ("waku", "refused", "wrong_token"): 2}
 
 
 def test_a_reply_that_was_published_again_has_no_duration(
