@@ -8,10 +8,9 @@ import uuid
 from datetime import datetime
 from typing import ClassVar, Self
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from kit.db.fields import BytesField, Uint64Field
+from kit.db.fields import BytesField, BytesListField, Uint64Field
 from registrations import token_types
 
 
@@ -103,10 +102,10 @@ class Registration(models.Model):
     enabled = models.BooleanField(default=False)
     allow_from_contacts_only = models.BooleanField(default=False)
     block_mentions = models.BooleanField(default=False)
-    allowed_key_list = ArrayField(BytesField(), default=list)
-    blocked_chat_list = ArrayField(BytesField(), default=list)
-    muted_chat_list = ArrayField(BytesField(), default=list)
-    allowed_mentions_chat_list = ArrayField(BytesField(), default=list)
+    allowed_key_list = BytesListField(default=list)
+    blocked_chat_list = BytesListField(default=list)
+    muted_chat_list = BytesListField(default=list)
+    allowed_mentions_chat_list = BytesListField(default=list)
     content_digest = BytesField()  # digest of the decrypted body, which identifies a retransmission
     # Identifies the installation in events and reports. It is random, so that the history becomes anonymous when it is
     # deleted here.
