@@ -56,9 +56,14 @@ def left(full_at: FullAt, limits: BucketLimits, *, now: float) -> float:
 
 def has(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> bool:
     """Return whether ``count`` tokens are left."""
-    for at, (tokens, seconds) in zip(full_at or (now,) * len(limits), limits, strict=True):
-        missing = at - now if at > now else 0.0
-        if missing + count * seconds / tokens > seconds + TOLERANCE:
+    return _is_within(spend(full_at, limits, count, now=now), limits, now)
+
+
+def _is_within(full_at: FullAt, limits: BucketLimits, now: float) -> bool:
+    """Return whether no tokens were spent in advance."""
+    for at, (_, seconds) in zip(full_at, limits, strict=True):
+        excess = at - now - seconds
+        if excess > TOLERANCE:
             return False
     return True
 
@@ -66,7 +71,7 @@ def has(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) 
 def spend(full_at: FullAt, limits: BucketLimits, count: float = 1, *, now: float) -> FullAt:
     """Return the bucket after ``count`` tokens were spent, also in advance of those that are left."""
     pairs = zip(full_at or (now,) * len(limits), limits, strict=True)
-    return tuple([(max(now, at)) + count * seconds / tokens for at, (tokens, seconds) in pairs])
+    return tuple([max(now, at) + count * seconds / tokens for at, (tokens, seconds) in pairs])
 
 
 def next_at(full_at: Sequence[float], limits: BucketLimits) -> float:
@@ -113,14 +118,16 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, *path: Charge, count: float = 1, now: float) -> bool:
+    def take(self, *path: tuple[Hashable, BucketLimits], count: float = 1, now: float) -> bool:
         """Take ``count`` tokens from each bucket of a path, or from none if one has too few. Return whether it took."""
-        at = self._time(now)
+        at, spent = self._time(now), []
         for name, limits in path:
-            if not has(self._full_at.get(name, ()), limits, count, now=at):
+            full_at = spend(self._full_at.get(name, ()), limits, count, now=at)
+            if not _is_within(full_at, limits, at):
                 return False
-        for charge in path:
-            self._spend(charge, count, at)
+            spent.append((name, full_at))
+        for name, full_at in spent:
+            self._put(name, full_at, at)
         return True
 
     def has(self, charge: Charge, *, now: float) -> bool:
@@ -133,12 +140,14 @@ class Buckets:
 
     def spend(self, charge: Charge, count: float = 1, *, now: float) -> bool:
         """Take tokens, also in advance of those that are left. Return whether the name has a bucket."""
-        return self._spend(charge, count, self._time(now))
+        at = self._time(now)
+        full_at = spend(self._full_at.get(charge.name, ()), charge.limits, count, now=at)
+        return self._put(charge.name, full_at, at)
 
     def missing(self, name: Hashable, *, now: float) -> tuple[float, ...]:
         """Return for each limit the seconds until the bucket is full, or an empty tuple for a name without a bucket."""
         at = self._time(now)
-        return tuple(max(full_at - at, 0.0) for full_at in self._full_at.get(name, ()))
+        return tuple([max(full_at - at, 0.0) for full_at in self._full_at.get(name, ())])
 
     def put(self, name: Hashable, missing: Sequence[float], *, now: float) -> bool:
         """Set for each limit the seconds until the bucket is full. Return whether the name has a bucket."""
@@ -170,10 +179,6 @@ class Buckets:
         self._behind = max(self._behind, self._latest - now)
         self._latest = now + self._behind
         return self._latest
-
-    def _spend(self, charge: Charge, count: float, at: float) -> bool:
-        full_at = spend(self._full_at.get(charge.name, ()), charge.limits, count, now=at)
-        return self._put(charge.name, full_at, at)
 
     def _put(self, name: Hashable, full_at: FullAt, at: float) -> bool:
         before = self._full_at.get(name)

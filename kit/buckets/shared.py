@@ -70,8 +70,9 @@ class SharedBuckets:
         self._share = share or own_share()
         self._known = Buckets(capacity, _is_root)
         self._silent = Buckets(capacity, _is_root)
-        self._spent, self._uncharged = Counter[Bucket](), Counter[Bucket]()  # by this batch, and by earlier ones
-        self._loud = set[bytes]()  # the keys that were spent from beyond the silent share
+        self._spent, self._uncharged = Counter[bytes](), Counter[bytes]()  # by this batch, and by earlier ones
+        self._limits = dict[bytes, BucketLimits]()  # of the keys that were spent from
+        self._loud = set[bytes]()  # those that were spent from beyond the silent share
         self._now, self._began, self._behind = -inf, 0.0, 0.0
         self._is_table_ahead = False
 
@@ -82,9 +83,9 @@ class SharedBuckets:
         is charged to the others only.
         """
         at = self._time(now)
-        if not self._known.take(*(Charge(*each) for each in wanted), now=at):
+        if not self._known.take(*wanted, now=at):
             return False
-        self._note(wanted, at)
+        self._note(wanted)
         return True
 
     def find_empty(self, wanted: Sequence[Bucket], *, now: datetime) -> tuple[bytes, int]:
@@ -107,7 +108,7 @@ class SharedBuckets:
         known = [(self._known.missing(key, now=at), limits) for key, limits in wanted]
         seconds = max([0.0, *(bucket.next_at(missing, limits) for missing, limits in known if missing)])
         self._known.spend(Charge(*wanted[0]), now=at)
-        self._note(wanted[:1], at)
+        self._note(wanted[:1])
         return now + timedelta(seconds=seconds)
 
     def keep(self) -> None:
@@ -115,6 +116,10 @@ class SharedBuckets:
 
         After an error of the database, the spending is left to the next charge.
         """
+        for key, count in self._spent.items():
+            silent = part(self._limits[key], SILENT_PART * self._share.part)
+            if not self._silent.take((key, silent), count=count, now=self._now + self._behind):
+                self._loud.add(key)
         self._uncharged.update(self._spent)
         self._spent.clear()
         try:
@@ -122,6 +127,8 @@ class SharedBuckets:
                 self._charge()
         except Error as error:
             log.warning("limits_not_charged", reason=reason(error))
+        else:
+            self._limits.clear()
         self._known.keep()
         self._silent.keep()
 
@@ -129,7 +136,6 @@ class SharedBuckets:
         """Undo the spending of a batch that was rolled back."""
         self._spent.clear()
         self._known.take_back()
-        self._silent.take_back()
 
     def _time(self, now: datetime) -> float:
         """Return the time of the buckets in memory, which goes on when the clock of the database is set back."""
@@ -141,11 +147,9 @@ class SharedBuckets:
             self._now, self._began = seconds, monotonic()
         return seconds + self._behind
 
-    def _note(self, spent: Sequence[Bucket], at: float) -> None:
-        self._spent.update(spent)
-        for key, limits in spent:
-            if not self._silent.take(Charge(key, part(limits, SILENT_PART * self._share.part)), now=at):
-                self._loud.add(key)
+    def _note(self, spent: Sequence[Bucket]) -> None:
+        self._limits.update(spent)
+        self._spent.update([key for key, _ in spent])
 
     def _charge(self) -> None:
         """Charge what is not charged yet, and learn what all processes have spent."""
@@ -153,7 +157,7 @@ class SharedBuckets:
             fetch(_FORGET, {"until": inf})
             self._is_table_ahead = False
         passed = monotonic() - self._began
-        costs = {each[0]: cost for each, count in self._uncharged.items() if (cost := self._cost(each, count, passed))}
+        costs = {key: cost for key, count in self._uncharged.items() if (cost := self._cost(key, count, passed))}
         columns = {
             "now": self._now + passed,
             "keys": list(costs),
@@ -161,26 +165,24 @@ class SharedBuckets:
             "longs": [cost[-1] for cost in costs.values()],
             "loud": [key in self._loud for key in costs],
         }
-        charged = {key: full_at for key, *full_at in fetch(_CHARGE, columns)}
-        for key, limits in self._uncharged:
-            if key in charged:
-                self._learn(key, limits, charged[key][: len(limits)])
+        for key, *full_at in fetch(_CHARGE, columns):
+            self._learn(key, full_at)
         self._uncharged.clear()
         self._loud.clear()
 
-    def _cost(self, each: Bucket, count: int, passed: float) -> list[float]:
+    def _cost(self, key: bytes, count: int, passed: float) -> list[float]:
         """Return for each limit the seconds in which the tokens come back, or nothing for a key without a bucket.
 
         Some may have come back in the seconds that ``passed``, if this process hung or could not reach the database.
         """
-        missing = self._known.missing(each[0], now=self._now + self._behind)
-        pairs = zip(each[1], missing, strict=False)
-        return [min(count * limit.token_seconds, max(gone - passed, 0.0)) for limit, gone in pairs]
+        missing = self._known.missing(key, now=self._now + self._behind)
+        pairs = zip(self._limits[key], missing, strict=False)
+        return [min(count * seconds / tokens, max(gone - passed, 0.0)) for (tokens, seconds), gone in pairs]
 
-    def _learn(self, key: bytes, limits: BucketLimits, full_at: Sequence[float]) -> None:
+    def _learn(self, key: bytes, full_at: Sequence[float]) -> None:
         """Note when a bucket is full by the table, unless this process knows of more spending."""
-        at = self._now + self._behind
-        charged = [each - self._now for each in full_at]
+        at, limits = self._now + self._behind, self._limits[key]
+        charged = [each - self._now for each in full_at[: len(limits)]]
         if any(each > MAX_EXCEEDED * limit.seconds for each, limit in zip(charged, limits, strict=True)):
             self._is_table_ahead = True
         else:
