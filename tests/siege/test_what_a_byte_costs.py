@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 
@@ -16,12 +17,15 @@ from django.utils import timezone
 
 from notifications.models import NotificationRequest
 from registrations.models import Registration
-from tests.conversation import push, put, registration
+from tests.conversation import PUBSUB_TOPIC, push, put, registration
 from tests.conversation import request as push_request
+from tests.delivering import other_session
 from tests.factories.tokens import firebase_token
 from tests.flows.test_half_working import ANDROID, IOS, MADE_UP, Gorush, Phone, World, open_world
 from waku_bridge.codec.keys import Identity
-from waku_bridge.messages import WakuMessage
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.inbox.inbox import INSERT, Path, insert_values
+from waku_bridge.messages import Envelope, WakuMessage
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 PHONES = 100
@@ -72,6 +76,13 @@ def _large_registration() -> WakuMessage:
     return registration(identity, device_token=firebase_token(), allowed_key_list=keys)
 
 
+def _store(messages: Sequence[WakuMessage]) -> None:
+    """Store messages as a bridge does, on a connection of its own, which sends their bytes as they are."""
+    envelopes = [Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message) for message in messages]
+    with other_session() as session:
+        session.execute(INSERT, insert_values(envelopes, source="test", path=Path.LIVE, now=timezone.now()))
+
+
 def _latencies(world: World, burst: Sequence[WakuMessage]) -> list[float]:
     """Send honest requests at a steady rate, and the burst at once, and return how long each answer took."""
     phones = world.phones[IOS] + world.phones[ANDROID]
@@ -80,6 +91,7 @@ def _latencies(world: World, burst: Sequence[WakuMessage]) -> list[float]:
         push_request(push(phones[number % len(phones)].identity), signer=world.senders[number % 4], message_id=each)
         for number, each in enumerate(ids)
     ]
+    bridge = ThreadPoolExecutor(1)
     began, sent, answered = time.monotonic(), dict[bytes, float](), dict[bytes, float]()
     while len(answered) < len(ids):
         passed = time.monotonic() - began
@@ -87,12 +99,15 @@ def _latencies(world: World, burst: Sequence[WakuMessage]) -> list[float]:
         first = len(sent)
         sent |= {each: began + (first + index) / RATE for index, each in enumerate(due)}
         hostile, burst = (burst, []) if burst and passed > BURST_AT else ([], burst)
-        put(*requests[first : first + len(due)], *hostile)
+        put(*requests[first : first + len(due)])
+        if hostile:
+            bridge.submit(_store, hostile)
         if not world.process.process_batch(now=timezone.now()):
             world.process.wait(0.01)
         waiting = sent.keys() - answered.keys()
         done = NotificationRequest.objects.filter(message_id__in=waiting, state=NotificationRequest.State.ANSWERED)
         answered |= {bytes(each): time.monotonic() - sent[bytes(each)] for (each,) in done.values_list("message_id")}
+    bridge.shutdown()
     return list(answered.values())
 
 
