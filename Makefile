@@ -97,9 +97,6 @@ mutants: dev ## mutation testing of the pure decisions and the codec: which chan
 audit: dev ## licences of what the server runs with, and known vulnerabilities of what the locks name (asks a service for these)
 	$(PYTHON) requirements/audit.py
 
-# Without database or browser: some seconds.
-DOCUMENTS = $(addprefix tests/test_,documents.py reference.py decisions.py words.py conformance.py security_document.py)
-
 check: dev ## format, lint, types, import contracts, migrations, drift of generated files
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
@@ -113,7 +110,7 @@ check: dev ## format, lint, types, import contracts, migrations, drift of genera
 	diff -r -x __pycache__ "$$folder/pb" waku_bridge/codec/pb && \
 	echo "OpenAPI drift" && $(PYTHON) manage.py spectacular --validate --fail-on-warn --file "$$folder/openapi.yaml" && \
 	diff "$$folder/openapi.yaml" docs/openapi.yaml && \
-	echo "documents: words, links, commands, reference pages, decisions, conformance, security" && $(PYTHON) -m pytest -q -s $(DOCUMENTS) && \
+	echo "documents: spelling, links, names, generated pages" && .venv/bin/codespell && $(PYTHON) -m pytest -q -s tests/test_documents.py && \
 	echo "documented schema of the lake, against files" && $(PYTHON) -m pytest -q -k documented spark_reports/tests/test_export.py && \
 	echo "lock drift" && cp requirements/run.txt requirements/reports.txt requirements/dev.txt "$$folder" && \
 	$(UV) $(COMPILE) $(RUN_GROUPS) -o "$$folder/run.txt" >/dev/null && diff "$$folder/run.txt" requirements/run.txt && \

@@ -1,13 +1,20 @@
-"""Names in the documents exist: pages, headings, commands, targets of make, settings, files of this repository."""
+"""Documents: what they name exists, pages made from the code are as the code is, and none has too many words."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import get_commands
 
+from notifications.gateways.gorush.rules import page as error_rules
+from pushserver.config import page as settings
+from pushserver.metrics import catalogue as metrics
+from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
+from spark_reports.tests.test_export import assert_documented
+from tests import conformance
 from tests.recipes.blocks import anchor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,6 +90,12 @@ def _is_example(name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_test_that_a_page_names_exists(path: Path) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)::(?:\w+::)?(\w+)`", text_of(path)))
+    assert {(file, name) for file, name in named if f"def {name}(" not in text_of(ROOT / file)} == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
 def test_each_variable_that_a_command_sets_is_read(path: Path) -> None:
     sources = [ROOT / "pushserver" / "settings.py", ROOT / "compose.yaml", ROOT / "Makefile", ROOT / "conftest.py"]
     sources += [*(ROOT / "requirements").glob("*.sh"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*")]
@@ -95,6 +108,62 @@ def test_each_variable_that_a_command_sets_is_read(path: Path) -> None:
 def _words(files: tuple[Path, ...]) -> frozenset[str]:
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
     return frozenset(re.findall(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", "\n".join(texts)))
+
+
+# Pages that are made from the code ------------------------------------------------------------------------------------
+MADE_PAGES: dict[str, Callable[[], str]] = {
+    "conformance.md": lambda: conformance.page(REQUIREMENTS, PROOFS),
+    "error-rules.md": error_rules.page,
+    "metrics.md": metrics.page,
+    "settings.md": settings.page,
+}
+REQUIREMENTS, PROOFS = conformance.data(), conformance.proofs()
+PROVEN = {each for proof in PROOFS for each in proof.requirements}
+
+
+@pytest.mark.parametrize(("name", "page"), MADE_PAGES.items(), ids=MADE_PAGES)
+def test_a_page_that_is_made_from_the_code_is_as_the_code_is(name: str, page: Callable[[], str]) -> None:
+    assert text_of(ROOT / "docs" / name) == page(), "`make reference` writes it again"
+
+
+@pytest.mark.parametrize("table", [*EVENT_TABLES, *REPORT_TABLES], ids=lambda table: table.name)
+def test_the_page_about_figures_has_each_column_of_a_table(table: Table) -> None:
+    """Its formulas are those of recompute.sql, whose figures `spark_reports` compares with the reports."""
+    assert_documented(table)
+
+
+@pytest.mark.parametrize("requirement", conformance.requirements(REQUIREMENTS), ids=lambda each: each["id"])
+def test_a_requirement_has_a_level_modules_and_a_proof(requirement: dict[str, Any]) -> None:
+    assert requirement["level"] in {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
+    assert requirement["modules"]
+    assert [module for module in requirement["modules"] if not (ROOT / module).is_file()] == []
+    assert requirement["id"] in PROVEN
+    assert {*re.findall(r"D\d+", requirement.get("deviation", ""))} <= {*REQUIREMENTS["deviations"]["table"]}
+
+
+def test_no_requirement_has_the_id_of_another_and_no_test_proves_one_that_is_not_there() -> None:
+    ids = [requirement["id"] for requirement in conformance.requirements(REQUIREMENTS)]
+    assert len(ids) == len({*ids}) > 70
+    assert {*ids} >= PROVEN
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+MAX_WORDS_OF_RECORD = 300
+PARTS_OF_RECORD = ["Question", "Options", "Outcome", "Consequences"]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
+def test_a_decision_is_short_dated_and_has_its_four_parts_in_order(record: Path) -> None:
+    assert words(record) <= MAX_WORDS_OF_RECORD
+    assert re.match(rf"# {record.stem[:4]} .+\n\n\d{{4}}-\d\d-\d\d\b", text_of(record))
+    assert re.findall(rf"^\*\*({'|'.join(PARTS_OF_RECORD)})\b", text_of(record), re.MULTILINE) == PARTS_OF_RECORD
+
+
+def test_the_index_names_each_decision_by_its_heading() -> None:
+    headings = {record.name: text_of(record).splitlines()[0].removeprefix("# ") for record in RECORDS}
+    index = text_of(ROOT / "docs" / "decisions" / "README.md")
+    assert re.findall(r"\[(\d{4} .+?)\]\(([\w-]+\.md)\)", index) == [(title, name) for name, title in headings.items()]
 
 
 # Words ----------------------------------------------------------------------------------------------------------------

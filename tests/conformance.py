@@ -1,6 +1,7 @@
-"""Page docs/conformance.md, made from `requirements.toml` and from the markers of the tests that prove a requirement.
+"""Page docs/conformance.md, made from `conformance.toml` and from the markers of the tests that prove a requirement.
 
 A test names what it proves: `@pytest.mark.requirement("R5", "A2")`. The source of a test is read, and no test imported.
+`python -m tests.conformance` writes the page.
 """
 
 import ast
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/conformance.md"
-DATA = Path(__file__).with_name("requirements.toml")
+DATA = Path(__file__).with_name("conformance.toml")
 MARKER = "requirement"
 TABLE = "| id | level | requirement | where | proof | deviation |\n| --- | --- | --- | --- | --- | --- |"
 
@@ -94,3 +95,7 @@ def _row(requirement: Mapping[str, Any], tests: Mapping[str, list[str]]) -> str:
 
 def _table(rows: Mapping[str, str], head: str = "| | |") -> str:
     return "\n".join([head, "| --- | --- |", *(f"| {first} | {second} |" for first, second in rows.items())])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(data(), proofs()), encoding="utf-8")
