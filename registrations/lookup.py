@@ -13,8 +13,9 @@ from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 from registrations.rules import INSTALLATIONS_PER_KEY
 
-# Limits of an answer: for one key the size of a message, and for all keys of a batch the memory of a process. The
-# newest installations of all keys come first, and among them the smallest, so that a long list displaces no short one.
+# Limits of an answer: for one key the size of a message, and for all keys of a batch the memory of a process.
+# Installations with a proven address come first, as anybody can make any number of others. Then come the newest of all
+# keys, and among them the smallest, so that a long list displaces no short one.
 MAX_KEY_BYTES = 140_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 
@@ -30,12 +31,13 @@ class _Row(NamedTuple):
     access_token_encrypted: bytes | None
     allowed_key_list: list[bytes] | None
     server_public_key: bytes
+    is_proven: bool
 
 
 # A list of keys is read only if it is part of the answer and within the limits. `pg_column_size` does not read it.
 _FIND: LiteralString = f"""
     WITH asked AS (
-        SELECT registration.id, public_key_hash, signature, server_public_key,
+        SELECT registration.id, public_key_hash, signature, server_public_key, is_proven,
                row_number() OVER (PARTITION BY public_key_hash ORDER BY granted_at DESC, registration.id) AS recency,
                256 + CASE WHEN allow_from_contacts_only THEN pg_column_size(allowed_key_list) ELSE 0 END AS bytes
         FROM registrations_grant AS granted
@@ -51,12 +53,12 @@ _FIND: LiteralString = f"""
             )
     ), bounded AS (
         SELECT *, sum(bytes) OVER (PARTITION BY public_key_hash ORDER BY recency) AS of_key,
-               sum(bytes) OVER (ORDER BY recency, bytes, id) AS of_batch
+               sum(bytes) OVER (ORDER BY is_proven DESC, recency, bytes, id) AS of_batch
         FROM asked WHERE recency <= %(limit)s
     )
     SELECT registration.public_key_hash, installation_id, version::text, signature, allow_from_contacts_only,
            access_token_encrypted, CASE WHEN allow_from_contacts_only THEN allowed_key_list END,
-           server_public_key
+           server_public_key, is_proven
     FROM bounded JOIN registrations_registration AS registration ON registration.id = bounded.id
     WHERE of_key <= %(key_bytes)s AND of_batch <= %(batch_bytes)s
     ORDER BY registration.public_key_hash, recency
@@ -117,4 +119,5 @@ def _info(row: _Row) -> QueryInfo:
         access_token=keyring().decrypt(Purpose.ACCESS_TOKEN, sealed).decode() if is_open else "",
         allowed_key_list=tuple(row.allowed_key_list or ()),
         server_public_key=row.server_public_key,
+        has_proven_address=row.is_proven,
     )

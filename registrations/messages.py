@@ -41,7 +41,7 @@ class QueryInfo:
     """One installation in the answer to a query (PushNotificationQueryInfo).
 
     It has either ``access_token`` (open) or ``allowed_key_list`` (contacts only). ``server_public_key`` (33 bytes) is
-    the server of the grant; on the wire only advertisements have it.
+    the server of the grant; on the wire only advertisements have it. ``has_proven_address`` is never on the wire.
     """
 
     public_key_hash: bytes
@@ -51,6 +51,7 @@ class QueryInfo:
     access_token: str = field(default="", repr=False)
     allowed_key_list: tuple[bytes, ...] = field(default=(), repr=False)
     server_public_key: bytes = b""
+    has_proven_address: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class InboundEnvelope(models.Model):
 
 
 # Replies that no node took or no store had. An unconfirmed reply without a repetition does not count: no store answered
-# about it.
+# about it, or none was asked.
 LOST_REPLIES = models.Q(state="abandoned") | models.Q(state="unconfirmed", repeat_count__gt=0)
 
 
@@ -152,7 +152,7 @@ class OutboundReply(models.Model):
         PENDING = "pending"  # waits for a node to take it, for the first time or again
         PUBLISHED = "published"  # a node took it; whether the network has it is not known yet
         CONFIRMED = "confirmed"  # a store node has it
-        UNCONFIRMED = "unconfirmed"  # a node took it, but no store had it in time, or no store answered in time
+        UNCONFIRMED = "unconfirmed"  # a node took it, but no store had it in time, answered in time, or was asked
         ABANDONED = "abandoned"  # no node took it while a client could still wait for it
 
         @property
@@ -179,6 +179,8 @@ class OutboundReply(models.Model):
     ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
     # The row is removed when it ends, because anybody can cause any number of such replies.
     is_discarded = models.BooleanField(default=False, db_default=False)
+    # Stores are asked for it. If not, it ends when a node has taken it.
+    needs_confirmation = models.BooleanField(default=True, db_default=True)
 
     class Meta:
         verbose_name = "reply"

@@ -22,6 +22,20 @@ _FIND: LiteralString = f"""
         AND route.is_proven
 """
 
+_FIND_KEYS: LiteralString = f"""
+    SELECT DISTINCT public_key_hash FROM registrations_registration AS registration
+    JOIN registrations_route AS route ON route.id = registration.route_id
+    WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND registration.state = '{Registration.State.ACTIVE}'
+        AND route.state = '{Route.State.ACTIVE}' AND route.is_proven
+"""
+
+
+def find_proven_keys(public_key_hashes: Collection[bytes]) -> set[bytes]:
+    """Return the keys with an installation whose address is proven."""
+    if not public_key_hashes:
+        return set()
+    return {bytes(found) for (found,) in fetch(_FIND_KEYS, {"hashes": list(public_key_hashes)})}
+
 
 def find_proven_addresses(named: Collection[Named]) -> Mapping[Named, bytes]:
     """Return the address digests of the named installations with a proven address.

@@ -15,7 +15,6 @@ import psycopg
 from django.db import InterfaceError, OperationalError, connections
 
 from kit.batches.batch import Step, Worker
-from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
 from kit.processes.leader import Term
@@ -58,7 +57,7 @@ class Process:
         self.loop = Loop(scene.agenda, self, self._as_thread)
         self.admission = Admission()
         self.buckets = SharedBuckets()
-        self.query_limits = Limits(1000, (Limit(10_000, 10.0),), scene.agenda.monotonic)
+        self.query_limits = Limits(1000, scene.agenda.monotonic)
         self.killed_after: int | None = None  # places that it still passes before it is killed
         self.cut_after: int | None = None  # places that it still passes before its connection is lost
 

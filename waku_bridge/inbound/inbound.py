@@ -30,6 +30,8 @@ from notifications.messages import PushRequest
 from registrations import lookup
 from registrations.messages import QueryInfo, RegistrationMessage
 from registrations.registering import intake
+from registrations.registering.quotas import CHANGES
+from registrations.routes.proven import find_proven_keys
 from registrations.rules import Acceptance, Refusal, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
@@ -65,8 +67,13 @@ PROCESS_DIED = "process_died"
 # without a hash is opened once more.
 ROWS_PER_MINUTE = 10
 HASHES_PER_HOUR = 1000
-# Limit of the queries about one key that are answered.
-QUERIES_PER_KEY_PER_MINUTE = 120
+# Limit of the queries about one key that are answered. Clients ask once a day, so a query without an answer costs a day
+# without pushes. Others must not be able to use up this limit cheaply.
+QUERIES_PER_KEY_PER_MINUTE = 1200
+# Limits of the registrations that are answered with an error: of a key with a proven address, and of all others.
+ERROR = b"e"  # the bucket of all others; with the digest of a key: its bucket
+ERRORS_OF_KEY: BucketLimits = CHANGES
+ERRORS: BucketLimits = (Limit(10, 1.0),)
 
 # The error in our answer (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse) for each refusal.
 REGISTRATION_ERRORS = {
@@ -367,13 +374,32 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
-    replies = []
+    replies: list[tuple[Reply, intake.Outcome]] = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
         if outcome.decision is Refusal.TOO_MANY_CHANGES:  # anybody may repeat a recorded message without end
             continue
-        replies.append(_reply(item, decoded, _registration_response(body, outcome.decision)))
-    return replies
+        replies.append((_reply(item, decoded, _registration_response(body, outcome.decision)), outcome))
+    return list(_within_limits(replies, now=now))
+
+
+def _within_limits(replies: Sequence[tuple[Reply, intake.Outcome]], *, now: datetime) -> Iterator[Reply]:
+    """Yield the answers to accepted registrations, and of the others those that are within the limits of errors.
+
+    Keys cost nothing, so an error goes to a key with a proven address, or is one of the few that all others get.
+    """
+    refused = {key_hash(reply.recipient) for reply, outcome in replies if not outcome.is_accepted}
+    proven = find_proven_keys(refused)
+    for reply, outcome in replies:
+        if outcome.is_accepted or _take_error(key_hash(reply.recipient), proven, now=now):
+            yield reply
+        elif own_buckets().take([(ERROR, ERRORS)], now=now):
+            yield replace(reply, is_discarded=True, needs_confirmation=False)
+
+
+def _take_error(public_key_hash: bytes, proven: Collection[bytes], *, now: datetime) -> bool:
+    own = ERROR + public_key_hash[:16], ERRORS_OF_KEY
+    return public_key_hash in proven and own_buckets().take([own], now=now)
 
 
 def _check_address(message: RegistrationMessage) -> Refusal | None:
@@ -399,14 +425,13 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
         Asked(d.author, body.public_key_hashes, len(i.envelope.payload), i.envelope.content_topic)
         for i, d, body in queries
     ]
-    limits = _query_limits(QUERIES_PER_KEY_PER_MINUTE, settings.GLOBAL_LIMITS)
-    verdicts = Verdicts(limits, asked, own_buckets(), at=now)
+    verdicts = Verdicts(_query_limits(QUERIES_PER_KEY_PER_MINUTE), asked, own_buckets(), at=now)
     wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
     own_keys = [identity.pub33 for identity in server_identities()]
     found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}
     replies: list[Reply] = []
     for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
-        infos = () if isinstance(keys, str) else (info for key in keys for info in found.get(key, ()))
+        infos = [] if isinstance(keys, str) else [info for key in keys for info in found.get(key, ())]
         if answers := tuple(verdicts.fitting(query, infos)):
             item.reason = ""  # an earlier attempt at this batch may have set it
             replies += _answers(item, decoded, answers)
@@ -417,17 +442,21 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
 
 
 @cache
-def _query_limits(per_minute: int, in_all: BucketLimits) -> Limits:
-    return Limits(per_minute, in_all)
+def _query_limits(per_minute: int) -> Limits:
+    return Limits(per_minute)
 
 
 def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:
-    """Yield an answer for each identity of ours with a registration: clients verify grants against its key."""
+    """Yield an answer for each identity of ours with a registration: clients verify grants against its key.
+
+    Stores are not asked for it: anybody can cause any number of answers, and clients ask again.
+    """
     for number, identity in enumerate(server_identities()):
         own = tuple(replace(i, server_public_key=b"") for i in infos if i.server_public_key == identity.pub33)
         if own:
             body = QueryResponse(decoded.message_id, success=True, info=own)
-            yield replace(_reply(item, decoded, body), sender=identity.pub33, first_part=number * MAX_PARTS)
+            answer = replace(_reply(item, decoded, body), needs_confirmation=False)
+            yield replace(answer, sender=identity.pub33, first_part=number * MAX_PARTS)
 
 
 def _reply(item: Item, decoded: Decoded, body: RegistrationResponse | QueryResponse) -> Reply:

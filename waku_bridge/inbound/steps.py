@@ -4,13 +4,14 @@
                        └──▶ postponed ──opened again──┬──▶ decided       (`Postponed`)
                                                       └──▶ dropped, beyond the limit of `inbox.BOUND`
 
-When a batch costs more than its budget, `priority` chooses the messages that are decided now. While the inbox is
+When a batch costs more than its budget, `priority` chooses the messages that are decided now. Of its queries, those
+within a quarter of the budget are decided in any case, and the rest is postponed. While the inbox is
 behind, four fifths of a batch are the newest envelopes, because their senders still wait, and one fifth the oldest.
 Every envelope is opened at full speed, so that messages about a proven address are found. Postponed envelopes are
 decided once the inbox keeps up, the newest first, in batches with a budget left for new ones.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import LiteralString
@@ -30,8 +31,18 @@ from registrations.routes.proven import find_proven_addresses
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.inbound import Item, Processed, State, Taken
 from waku_bridge.inbox import inbox
-from waku_bridge.inbox.priority import SHARE, SHARE_OF_IDLE, Chosen, Priority, cheapest, cost, named
-from waku_bridge.messages import BRIDGE
+from waku_bridge.inbox.priority import (
+    QUERY_SHARE,
+    SHARE,
+    SHARE_OF_IDLE,
+    Chosen,
+    Priority,
+    cheapest,
+    cost,
+    fitting,
+    named,
+)
+from waku_bridge.messages import BRIDGE, Query
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
@@ -128,14 +139,23 @@ class Inbox(InboxStep):
         A part of a batch does not count as evidence that the inbox is behind: it is always small, and its envelopes
         may have waited for a lock.
         """
-        costs = [cost(item.decoded, len(item.envelope.payload)) for item in items]
+        costs = _costs(items)
+        self._intake.query_units = QUERY_SHARE
+        late = self._intake.find_late_queries(items, costs)
+        costs = [0 if index in late else each for index, each in enumerate(costs)]
         waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
         is_full = taken.is_more_left and not batch.is_part
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
-            return Chosen(set(range(len(items))), set())
+            return Chosen(set(range(len(items))) - late, late)
         names = list(_named_without_repeats(items, now=batch.now))
         found = find_proven_addresses({name for each in names for name in each})
-        return self._intake.priority.choose(costs, [[found[name] for name in each if name in found] for each in names])
+        about = [[found[name] for name in each if name in found] for each in names]
+        decided, postponed = self._intake.priority.choose(costs, about)
+        return Chosen(decided - late, postponed | late)
+
+
+def _costs(items: Iterable[Item]) -> list[int]:
+    return [cost(item.decoded, len(item.envelope.payload)) for item in items]
 
 
 def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[list[Named]]:
@@ -165,8 +185,10 @@ class Postponed(InboxStep):
         batch.taken = taken.envelopes
         self._intake.journal.add([envelope.hash for envelope in taken.envelopes])
         items = inbound.open_all(taken.envelopes, now=batch.now)
-        costs = [cost(item.decoded, len(item.envelope.payload)) for item in items]
-        chosen = set(cheapest(costs, range(len(items)), units=units))
+        costs = _costs(items)
+        late = self._intake.find_late_queries(items, costs)
+        self._intake.query_units = QUERY_SHARE  # of the next batch
+        chosen = set(cheapest(costs, sorted(set(range(len(items))) - late), units=units))
         decided = [item for index, item in enumerate(items) if index in chosen]
         is_more_left = taken.is_more_left or len(chosen) < len(items)
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
@@ -183,6 +205,7 @@ class InboxIntake:
         self.delivery = delivery
         self.want_keys = want_keys
         self.journal = journal
+        self.query_units = QUERY_SHARE  # what is left of them for the queries of this batch
         self.took_from_inbox = False  # whether the inbox's step of this batch took envelopes
         self.capacity = Buckets()  # for what is kept of envelopes that nothing follows from
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
@@ -192,6 +215,13 @@ class InboxIntake:
     def steps(self) -> list[Step]:
         """Return new steps, in the order in which a batch runs them."""
         return [Inbox(self), Postponed(self)]
+
+    def find_late_queries(self, items: Sequence[Item], costs: Sequence[int]) -> set[int]:
+        """Take the units of queries from what this batch has for them, and return the indexes of those beyond it."""
+        queries = [i for i, item in enumerate(items) if item.decoded and isinstance(item.decoded.body, Query)]
+        answered = set(fitting(costs, queries, units=self.query_units))
+        self.query_units -= sum(costs[index] for index in answered)
+        return {*queries} - answered
 
     def put_off(self, envelope_hashes: Collection[bytes]) -> None:
         """Leave these envelopes for some seconds, and twice as long each further time."""

@@ -7,6 +7,7 @@
 
 The inbox is behind from a full batch with a message that waited longer than `THRESHOLD` until a batch that is not full.
 A message is about the address that it notifies or registers. Its sender does not count, because keys cost nothing.
+Queries are about nobody's address, and those beyond `QUERY_SHARE` are postponed in any case.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from kit.buckets.bucket import BucketLimits, Buckets, Charge, part
 from notifications.messages import PushRequest
 from registrations.messages import Named
 from waku_bridge.codec.keys import key_hash
-from waku_bridge.messages import Decoded, Registration
+from waku_bridge.messages import Decoded, Query, Registration
 
 # Units that a batch decides. An ordinary message costs one unit, and a batch has as many rows.
 BUDGET = 200
@@ -27,6 +28,9 @@ SHARE = 15
 # Units of postponed messages that a batch decides when it took nothing from the inbox, instead of `SHARE`. A message
 # that comes meanwhile waits for them: some 100 ms if they are registrations.
 SHARE_OF_IDLE = 60
+# Units of a query, whose answer is sealed and may be long, and units for all queries of a batch.
+QUERY_UNITS = 4
+QUERY_SHARE = BUDGET // 4
 THRESHOLD = timedelta(milliseconds=500)
 # Notifications of a request, and bytes of any message, that cost as much as another message.
 NOTIFICATIONS_PER_UNIT = 5
@@ -43,9 +47,13 @@ def cost(decoded: Decoded | None, size_bytes: int) -> int:
     if decoded is None:
         return 0
     units = 1 + size_bytes // BYTES_PER_UNIT
-    if isinstance(decoded.body, PushRequest):
-        return max(units, 1 + len(decoded.body.notifications) // NOTIFICATIONS_PER_UNIT)
-    return units
+    match decoded.body:
+        case PushRequest(notifications=notifications):
+            return max(units, 1 + len(notifications) // NOTIFICATIONS_PER_UNIT)
+        case Query():
+            return max(units, QUERY_UNITS)
+        case _:
+            return units
 
 
 def named(decoded: Decoded | None) -> list[Named]:
@@ -125,4 +133,13 @@ def cheapest(costs: Sequence[int], indexes: Iterable[int], *, units: int = SHARE
         if units <= 0 and costs[index]:
             return
         units -= costs[index]
+        yield index
+
+
+def fitting(costs: Sequence[int], indexes: Iterable[int], *, units: int) -> Iterator[int]:
+    """Yield the indexes of the messages that together cost at most ``units``, the cheapest first."""
+    for index in sorted(indexes, key=costs.__getitem__):
+        units -= costs[index]
+        if units < 0:
+            return
         yield index

@@ -4,7 +4,8 @@
                                                     │                                              │
                                                     └────────────── recorded by a later batch ◀─────┘
 
-When a process does not finish a reply, the steps `LeftBehind` and `TakingUp` of any process find its row.
+A reply that needs no confirmation ends when it is published. When a process does not finish a reply, the steps
+`LeftBehind` and `TakingUp` of any process find its row.
 """
 
 from datetime import timedelta
@@ -115,7 +116,7 @@ class Noting(Step):
     def work(self, batch: Batch) -> Work[list[Tried]]:
         results = self._publisher.peek(batch.limit)
         note((tried.reply.envelope_hash, {}) for tried in results)
-        record_published([tried.published for tried in results if tried.published])
+        record_published([tried.published for tried in results if tried.published], now=batch.now)
         record_refused([tried.reply for tried in results if not tried.published], now=batch.now)
         return Work(results, is_more_left=len(results) == batch.limit)
 
@@ -123,7 +124,7 @@ class Noting(Step):
         self._publisher.recorded(len(decided))
         log_refusals(refusal for tried in decided for refusal in tried.refusals)
         for reply, published, _ in decided:
-            if published:
+            if published and reply.needs_confirmation:
                 checked = Checked(
                     reply.id, published.hash, published.node, reply.repeat_count, published.at, reply.envelope_hash
                 )

@@ -48,8 +48,10 @@ FRESH_NS = 15 * 10**9
 # `MAX_RETRIES_APART` times as long.
 RETRY_AFTER = timedelta(seconds=10)
 MAX_RETRIES_APART = 6
-# Clients repeat a registration for days, but none waits an hour for one answer.
+# Clients repeat a registration for days, but none waits an hour for one answer. Replies that are discarded are given up
+# early: anybody can cause any number, and nodes that refuse them should not be offered all of them for an hour.
 GIVE_UP_AFTER = timedelta(hours=1)
+GIVE_UP_DISCARDED_AFTER = timedelta(minutes=1)
 # A message needs a second or two from publication to archive. The time doubles with each repetition.
 CHECK_AFTER = timedelta(seconds=3)
 
@@ -193,15 +195,28 @@ _RECORD = f"""
     WHERE reply.id = ANY ({_IDS}) AND reply.envelope_hash = {_of("questions", "bytea")}
         AND {unindexed("reply.state")} = '{State.PENDING}'
 """
+_TAKEN = f"""
+    reply.id = ANY ({_IDS}) AND reply.envelope_hash = ANY (%(questions)b::bytea[])
+    AND {unindexed("reply.state")} = '{State.PENDING}'
+"""
+_END = f"""
+    WITH discarded AS (DELETE FROM waku_bridge_outboundreply_under_way AS reply WHERE {_TAKEN} AND is_discarded)
+    UPDATE waku_bridge_outboundreply AS reply
+    SET state = '{State.UNCONFIRMED}', published_at = {_of("ats", "timestamptz")}, node = {_of("nodes", "text")},
+        message_hash = {_of("hashes", "bytea")}, payload = NULL, ended_on = %(today)s
+    WHERE reply.{IS_UNDER_WAY} AND {_TAKEN} AND NOT is_discarded
+"""
 
 
-def record_published(taken: Sequence[Published]) -> None:
-    """Write which node took each reply, in a transaction of the caller."""
-    rows = [
-        (each.reply.id, each.at, each.at + check_after(each.reply), each.node, each.hash, each.reply.envelope_hash)
-        for each in taken
-    ]
-    write_rows(_RECORD, ("ids", "ats", "checks", "nodes", "hashes", "questions"), rows)
+def record_published(taken: Sequence[Published], *, now: datetime) -> None:
+    """Write which node took each reply, in a transaction of the caller. Those that need no confirmation end with it."""
+    for sql, needs_confirmation in ((_RECORD, True), (_END, False)):
+        rows = [
+            (each.reply.id, each.at, each.at + check_after(each.reply), each.node, each.hash, each.reply.envelope_hash)
+            for each in taken
+            if each.reply.needs_confirmation is needs_confirmation
+        ]
+        write_rows(sql, ("ids", "ats", "checks", "nodes", "hashes", "questions"), rows, today=day_of(now))
     first = [published for published in taken if not published.reply.published_at]
     count(REPLIES_PUBLISHED, [(published.name,) for published in taken])
     count(REPLIES_REPUBLISHED, [_form(published) for published in taken if published.reply.published_at])
@@ -253,7 +268,7 @@ _CLAIM = f"""
         timestamp_ns = CASE WHEN %(now_ns)s - timestamp_ns > %(fresh_ns)s THEN %(now_ns)s ELSE timestamp_ns END
     WHERE reply.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING reply.id, pubsub_topic, content_topic, payload, timestamp_ns, created_at, attempt_count, repeat_count,
-        node, message_hash, published_at, envelope_hash
+        node, message_hash, published_at, envelope_hash, needs_confirmation
 """
 
 
@@ -276,7 +291,8 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
 
 _GIVE_UP = f"""
     WITH old AS (
-        SELECT id, envelope_hash, is_discarded {_PENDING} AND next_attempt_at <= %(now)s AND created_at <= %(old)s
+        SELECT id, envelope_hash, is_discarded {_PENDING} AND next_attempt_at <= %(now)s
+            AND created_at <= CASE WHEN is_discarded THEN %(old_discarded)s ELSE %(old)s END
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), discarded AS (
         DELETE FROM waku_bridge_outboundreply_under_way
@@ -294,8 +310,12 @@ _GIVE_UP = f"""
 
 
 def give_up(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
-    """Close replies that no node took within `GIVE_UP_AFTER`, and return their number. No client waits for them."""
-    times = {"now": now, "today": day_of(now), "old": now - GIVE_UP_AFTER, "nothing_before": nothing_before}
-    given_up = len(fetch(_GIVE_UP, {"limit": limit, **times}))
+    """Close replies that no node took within `GIVE_UP_AFTER`, and return their number. No client waits for them.
+
+    Those that are discarded end after `GIVE_UP_DISCARDED_AFTER`.
+    """
+    old = {"old": now - GIVE_UP_AFTER, "old_discarded": now - GIVE_UP_DISCARDED_AFTER}
+    times = {"now": now, "today": day_of(now), "nothing_before": nothing_before}
+    given_up = len(fetch(_GIVE_UP, {"limit": limit, **times, **old}))
     REPLIES_ABANDONED.inc(given_up)
     return given_up

@@ -38,7 +38,7 @@ class Reply:
 
     ``sender`` is the key (33 bytes) of the identity of ours that signs the answer, or empty for the server's first one.
     Several identities may answer one envelope. Each of them numbers its parts from its own ``first_part``. A reply that
-    is discarded leaves no row once it has ended.
+    is discarded leaves no row once it has ended. One that is not confirmed ends when a node has taken it.
     """
 
     envelope_hash: bytes
@@ -48,6 +48,7 @@ class Reply:
     sender: bytes = b""
     first_part: int = 0
     is_discarded: bool = False
+    needs_confirmation: bool = True
 
 
 class Outgoing(NamedTuple):
@@ -65,6 +66,7 @@ class Outgoing(NamedTuple):
     message_hash: bytes | None = None  # its hash in stores, once a node took it
     published_at: datetime | None = None
     envelope_hash: bytes = b""  # of the envelope that it answers
+    needs_confirmation: bool = True  # stores are asked for it
 
     @property
     def message(self) -> WakuMessage:
@@ -97,6 +99,7 @@ class _Sealed(NamedTuple):
     pubsub_topic: str
     message: WakuMessage
     is_discarded: bool
+    needs_confirmation: bool
 
 
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
@@ -104,11 +107,13 @@ class _Sealed(NamedTuple):
 _INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
-         is_discarded, state, attempt_count, repeat_count, next_attempt_at, created_at, node)
+         is_discarded, needs_confirmation, state, attempt_count, repeat_count, next_attempt_at, created_at, node)
     SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
     FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
-                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[], %(discarded)b::boolean[])
-        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded)
+                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[], %(discarded)b::boolean[],
+                %(confirmed)b::boolean[])
+        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded,
+                needs_confirmation)
     WHERE NOT EXISTS (
         SELECT FROM waku_bridge_outboundreply AS known
         WHERE ended_on IN ({{days}}) AND known.envelope_hash = new.envelope_hash AND known.part = new.part
@@ -153,6 +158,7 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
             "payloads": [reply.message.payload for reply in sealed],
             "timestamps": [reply.message.timestamp_ns for reply in sealed],
             "discarded": [reply.is_discarded for reply in sealed],
+            "confirmed": [reply.needs_confirmation for reply in sealed],
         },
     )
     return Recorded(sealed, written, now)
@@ -171,6 +177,7 @@ def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, n
                 message.timestamp_ns,
                 now,
                 envelope_hash=reply.envelope_hash,
+                needs_confirmation=reply.needs_confirmation,
             )
 
 
@@ -184,7 +191,8 @@ def _seal(reply: Reply) -> Iterator[_Sealed]:
             random_bytes=os.urandom,
         )
         message_type = MESSAGE_TYPES[type(body)]
-        yield _Sealed(reply.envelope_hash, part, message_type, reply.pubsub_topic, message, reply.is_discarded)
+        ends = reply.is_discarded, reply.needs_confirmation
+        yield _Sealed(reply.envelope_hash, part, message_type, reply.pubsub_topic, message, *ends)
 
 
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:

@@ -1,0 +1,211 @@
+"""Queries and malformed registrations of strangers without end, beside the queries and registrations of honest people.
+
+The real code decides from envelope to reply. Time passes on the test's clock, and in the last test on the real one.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import count, cycle
+from os import urandom
+
+import pytest
+from aiohttp import web
+from coincurve import PrivateKey
+from django.utils import timezone
+
+from embedded.node.settings import Settings
+from embedded.servers.ports import free_port
+from kit.http.connections import new_client, submit
+from notifications.messages import Outcome
+from registrations.models import Route
+from tests.batches import Process
+from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, replies_to, request
+from tests.delivering import RecordingGateway
+from tests.factories import firebase_token
+from tests.faulty.node import create_app
+from waku_bridge.codec import topics
+from waku_bridge.codec.keys import Identity
+from waku_bridge.inbound import inbound
+from waku_bridge.inbound.queries import Limits
+from waku_bridge.messages import WakuMessage
+from waku_bridge.models import OutboundReply
+from waku_bridge.node import WakuNode
+from waku_bridge.query_topics import CpuBudget, derive_newest
+
+pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
+TICK = timedelta(seconds=0.25)
+RATE = 20  # queries of the attack in a second
+SENDERS, PERIOD = 95, timedelta(minutes=8)
+ASKED, USERS, PHONES, UNPROVEN = 149, 40, 20, 100
+MALFORMED, NODE_RATE, HONEST_RATE, SECONDS = 1000, 40, 5, 12
+keys = count(3_000_000)
+
+
+def person() -> Identity:
+    return Identity(PrivateKey(next(keys).to_bytes(32)))
+
+
+class World:
+    """A server with users. Its clock is ``now``."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.now = timezone.now()
+        self.asked, self.answered = 0, 0
+
+    def register(
+        self, users: Sequence[Identity], *, contacts: int = 0, is_reached: bool = True, token: str = ""
+    ) -> None:
+        """Register a phone of each user with contacts, derive the keys of their topics, and deliver a push to each."""
+        for user in users:
+            listed = tuple(urandom(64) for _ in range(contacts))
+            fields = {"allow_from_contacts_only": bool(listed), "allowed_key_list": listed}
+            put(registration(user, device_token=token or firebase_token(), **fields), now=self.now)
+            self.process.process_backlog(now=self.now)
+        if is_reached:
+            put(*(request(push(user), message_id=user.pub33) for user in users), now=self.now)
+            self.process.process_backlog(now=self.now)
+        while derive_newest(budget=CpuBudget(0, 60)):
+            pass
+
+    def passes(self, hostile: Iterator[WakuMessage], honest: deque[tuple[datetime, WakuMessage]]) -> None:
+        """Let time pass until all honest queries, each at its time, were asked beside those of the attack."""
+        while honest:
+            self.now += TICK
+            due = [honest.popleft()[1] for _ in range(len(honest)) if honest[0][0] <= self.now]
+            hashes = put(*due, now=self.now)
+            put(*(next(hostile) for _ in range(round(RATE * TICK.total_seconds()))), now=self.now)
+            while self.process.process_batch(now=self.now):
+                pass
+            replies = OutboundReply.objects.filter(envelope_hash__in=hashes).values_list("envelope_hash").distinct()
+            self.asked, self.answered = self.asked + len(due), self.answered + replies.count()
+            OutboundReply.objects.all().delete()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(Process(RecordingGateway(Outcome.DELIVERED)))
+    limits = Limits(inbound.QUERIES_PER_KEY_PER_MINUTE, clock=lambda: world.now.timestamp())  # noqa: PLW0108 - it changes
+    monkeypatch.setattr(inbound, "_query_limits", lambda _: limits)
+    monkeypatch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))  # senders derive it once
+    return world
+
+
+def questions(users: Iterable[Identity]) -> Iterator[WakuMessage]:
+    """Yield queries about these users, each of another key."""
+    return (query(user.key_hash, signer=person()) for user in users)
+
+
+def spread(world: World, messages: Iterable[WakuMessage], apart: timedelta) -> deque[tuple[datetime, WakuMessage]]:
+    return deque((world.now + (1 + number) * apart, message) for number, message in enumerate(messages))
+
+
+def test_queries_about_one_key_leave_answers_to_honest_senders(world: World) -> None:
+    world.register([victim := person()])
+    honest = spread(world, questions([victim] * SENDERS), PERIOD / SENDERS)
+    world.passes(questions(cycle([victim])), honest)
+    print(f"\n2: {RATE} queries a second about a user: {world.answered} of {world.asked} honest ones were answered")
+    assert world.answered >= 0.95 * SENDERS
+
+
+def never_reached(world: World, _: list[Identity]) -> list[Identity]:
+    world.register(strangers := [person() for _ in range(UNPROVEN)], contacts=1000, is_reached=False)
+    return strangers
+
+
+def of_one_phone(world: World, _: list[Identity]) -> list[Identity]:
+    """Make users to all of whose installations one real phone gives a proven address."""
+    world.register(owned := [person() for _ in range(PHONES)], contacts=1000, token=firebase_token())
+    assert Route.objects.filter(is_proven=True).count() == USERS + PHONES
+    return owned
+
+
+def known(_: World, users: list[Identity]) -> list[Identity]:
+    """Return an honest user, whom everybody can ask about."""
+    return users[:1]
+
+
+@pytest.mark.parametrize("contacts", [400, 1000])
+@pytest.mark.parametrize("asked_about", [never_reached, of_one_phone, known])
+def test_long_answers_to_strangers_leave_those_about_reached_users(
+    contacts: int, asked_about: Callable[[World, list[Identity]], list[Identity]], world: World
+) -> None:
+    world.register(users := [person() for _ in range(USERS)], contacts=contacts)
+    about = asked_about(world, users)
+    others = cycle(user for user in users if user not in about)
+    honest = spread(world, questions(next(others) for _ in range(ASKED)), timedelta(seconds=1))
+    world.passes(questions(cycle(about)), honest)
+    kind = asked_about.__name__.replace("_", " ")
+    print(
+        f"\n3: answers ({kind}), users of {contacts} contacts: {world.answered} of {world.asked} queries were answered"
+    )
+    assert world.answered >= 0.95 * ASKED
+
+
+@contextmanager
+def limited_node() -> Iterator[WakuNode]:
+    """Serve a node that takes `NODE_RATE` messages a second, and answers 429 beyond that."""
+    taken = deque[float]()
+
+    @web.middleware
+    async def limit(asked: web.Request, handler: Callable[[web.Request], web.StreamResponse]) -> web.StreamResponse:
+        if asked.method == "POST" and "/messages/" in asked.path:
+            while taken and taken[0] < time.monotonic() - 1:
+                taken.popleft()
+            if len(taken) >= NODE_RATE:
+                return web.Response(status=429, text="Request rate limit reached")
+            taken.append(time.monotonic())
+        return await handler(asked)
+
+    async def start() -> web.AppRunner:
+        app = create_app(Settings(shards=(PUBSUB_TOPIC,)))
+        app.middlewares.append(limit)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return runner
+
+    port, client = free_port(), new_client(timeout_seconds=5)
+    runner = submit(start()).result()
+    try:
+        yield WakuNode(f"http://127.0.0.1:{port}", client)
+    finally:
+        submit(runner.cleanup()).result()
+        submit(client.aclose()).result()
+
+
+def test_errors_to_strangers_leave_a_node_its_rate_for_other_replies() -> None:
+    with limited_node() as node:
+        world = World(Process(RecordingGateway(Outcome.DELIVERED), nodes=[node]))
+        world.register(users := [person() for _ in range(SECONDS)])
+        OutboundReply.objects.all().delete()
+        hostile = [registration(person(), device_token="e") for _ in range(MALFORMED)]
+        honest: dict[bytes, Identity] = {}
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < SECONDS + 5:
+            now = timezone.now()
+            if len(honest) < min(SECONDS, passed) * HONEST_RATE:
+                # One in five is malformed, of a user with a phone that was reached.
+                number = len(honest)
+                author = users[number // HONEST_RATE] if number % HONEST_RATE == 0 else person()
+                fields = {"device_token": "e", "version": 2} if author in users else {}
+                [envelope_hash] = put(registration(author, **fields), now=now)
+                honest[envelope_hash] = author
+            due, hostile = (hostile, []) if passed > 2 else ([], hostile)
+            put(*due, now=now)
+            if not world.process.process_batch(now=timezone.now()):
+                world.process.wait(0.01)
+        replies = OutboundReply.objects.filter(envelope_hash__in=honest, published_at__isnull=False)
+        took = sorted((row.published_at - row.created_at).total_seconds() for row in replies)
+        others = OutboundReply.objects.exclude(envelope_hash__in=honest).count()
+    in_time = sum(seconds <= 3 for seconds in took)
+    print(
+        f"\n7: {MALFORMED} malformed registrations at a node with {NODE_RATE} messages a second: {in_time} of "
+        f"{len(honest)} honest registrations were answered within 3 s; rows of errors to strangers: {others}"
+    )
+    assert in_time >= 0.95 * len(honest)
+    assert {reply.body.success for user in users for reply in replies_to(user)} == {False}
