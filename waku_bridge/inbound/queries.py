@@ -100,22 +100,21 @@ class Verdicts:
 
     def __init__(self, limits: Limits, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> None:
         self._limits = limits
-        self._answered: list[Asked] = []
+        self._answered: dict[tuple[bytes, tuple[bytes, ...]], Asked] = {}
         self._excess_taken = Counter[str | bytes]()
-        fresh: dict[tuple[bytes, tuple[bytes, ...]], Asked] = {}
-        for query in queries:
-            if not limits.is_repeated(query):
-                fresh.setdefault(query[:2], query)  # the first is answered, and charged to its topic
         self._take = partial(shared.take, now=at)
-        self.wanted = [self._wanted(query, fresh.pop(query[:2], None)) for query in queries]
+        self.wanted = [self._wanted(query) for query in queries]
 
-    def _wanted(self, query: Asked, fresh: Asked | None) -> tuple[bytes, ...] | str:
-        """Return the key hashes of a query that may be answered, or the reason why none of them may."""
-        if fresh is None:
+    def _wanted(self, query: Asked) -> tuple[bytes, ...] | str:
+        """Return the key hashes of a query that may be answered, or the reason why none of them may.
+
+        Only an answer makes later copies repetitions. Anybody can send a copy on a topic that is beyond its limit.
+        """
+        if query[:2] in self._answered or self._limits.is_repeated(query):
             return REPEATED
         if not self._take([(TOPIC + query.content_topic.encode(), self._limits.of_key)]):
             return TOO_MANY
-        self._answered.append(query)
+        self._answered[query[:2]] = query
         return tuple(dict.fromkeys(query.public_key_hashes))
 
     def fitting(self, query: Asked, infos: Sequence[QueryInfo]) -> Iterator[QueryInfo]:
@@ -140,7 +139,7 @@ class Verdicts:
 
     def take(self) -> None:
         """Note which queries were answered. Call it after the commit."""
-        self._limits.take(self._answered, self._excess_taken)
+        self._limits.take(self._answered.values(), self._excess_taken)
 
 
 def _again(query: Asked) -> Charge:

@@ -4,6 +4,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from coincurve import PrivateKey
@@ -18,15 +19,16 @@ from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
 from tests.batches import Process
-from tests.conversation import CLIENT, OUTSIDER, SENDER, push, put, registration, replies_to, request, say
+from tests.conversation import CLIENT, OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
 from tests.delivering import other_session
 from tests.partitions import index_of
 from waku_bridge import bridge
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
-from waku_bridge.inbox.priority import BUDGET, SHARE, SHARE_OF_IDLE, THRESHOLD
-from waku_bridge.messages import RegistrationResponse, WakuMessage
+from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD
+from waku_bridge.messages import MessageType, RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import CpuBudget, derive_newest
 from waku_bridge.tests.test_lost_batches import Killed, kill_a_process_with
 
 pytestmark = pytest.mark.django_db
@@ -252,6 +254,48 @@ def test_postponed_messages_wait_while_the_inbox_is_behind(now: datetime) -> Non
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.POSTPONED
     work_until_nothing_is_left(process, now)
     assert InboundEnvelope.objects.get(hash=waiting.hash).state == State.DROPPED
+
+
+def queries(count: int) -> list[WakuMessage]:
+    """Return queries about the client, each of another sender."""
+    return [query(signer=identity_of(number)) for number in range(count)]
+
+
+def answered() -> int:
+    return OutboundReply.objects.filter(message_type=MessageType.QUERY_RESPONSE).count()
+
+
+@pytest.mark.usefixtures("proven")
+def test_queries_get_a_quarter_of_a_batch_and_the_rest_the_next_ones(now: datetime) -> None:
+    derive_newest(budget=CpuBudget(0, 60))
+    put(*queries(30), *registrations(20), now=now)
+    process, a_quarter = Process(), BUDGET // 4 // QUERY_UNITS
+    process.process_batch(now=now)
+    assert (answered(), states()) == (a_quarter, {State.PROCESSED: 1 + a_quarter + 20, State.POSTPONED: 30 - a_quarter})
+    counts = [answered()]
+    while states()[State.POSTPONED]:
+        process.process_batch(now=now)
+        counts.append(answered())
+    assert max(after - before for before, after in pairwise(counts)) == a_quarter
+    assert (counts[-1], len(counts) <= 4) == (30, True)
+
+
+@pytest.mark.usefixtures("proven")
+def test_postponed_queries_get_what_new_ones_leave_of_the_quarter(now: datetime) -> None:
+    derive_newest(budget=CpuBudget(0, 60))
+    put(*queries(30), now=now)
+    InboundEnvelope.objects.filter(state=State.RECEIVED).update(state=State.POSTPONED)
+    [older] = put(registration(OUTSIDER), now=now - HOUR)
+    InboundEnvelope.objects.filter(hash=older).update(state=State.POSTPONED)
+    put(*(query(signer=identity_of(number)) for number in range(100, 111)), now=now)
+    process = Process()
+    process.process_batch(now=now)
+    assert answered() == BUDGET // 4 // QUERY_UNITS == 12
+    for _ in range(2):
+        process.process_batch(now=now)
+    assert answered() == 36
+    work_until_nothing_is_left(process, now)
+    assert (answered(), states()) == (41, {State.PROCESSED: 1 + 41 + 1})
 
 
 @pytest.mark.usefixtures("proven")

@@ -4,12 +4,14 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from coincurve import PrivateKey
 from django.db import IntegrityError, connection, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from kit.batches.batch import Batch
@@ -181,6 +183,51 @@ def test_the_answer_to_a_refused_registration_has_the_reason(fields, error, reas
     assert (answer.success, answer.error) == (False, error)
     assert reasons() == [(State.PROCESSED, reason)]
     assert not RegistrationRow.objects.exists()
+
+
+def malformed(identity, version=1):
+    return registration(identity, device_token="e", version=version)
+
+
+def strangers(count):
+    return [Identity(PrivateKey((5_000_000 + number).to_bytes(32))) for number in range(count)]
+
+
+@pytest.fixture
+def proven():
+    """Make a client to whose phone something was delivered."""
+    process = say(registration(), now=NOW)
+    Route.objects.update(delivered_digest=F("address_digest"))
+    OutboundReply.objects.all().delete()
+    return process
+
+
+@pytest.mark.django_db
+def test_the_owner_of_a_proven_address_gets_an_error_beside_strangers_who_get_ten_a_second(proven):
+    say(*map(malformed, strangers(100)), malformed(CLIENT, version=2), now=NOW, process=proven)
+    rows = OutboundReply.objects.values_list("is_discarded", "needs_confirmation")
+    assert Counter(rows) == {(False, True): 1, (True, False): 10}
+    assert [body.error for body in bodies(CLIENT)] == [RegistrationError.MALFORMED_MESSAGE]
+    assert [reason for _, reason in reasons()].count("implausible_token") == 101
+    say(*map(malformed, strangers(100)), now=NOW + timedelta(seconds=1), process=proven)
+    assert OutboundReply.objects.count() == 1 + 10 + 10
+
+
+@pytest.mark.django_db
+def test_the_owner_of_a_proven_address_cannot_cause_errors_without_end(proven):
+    say(*(registration(installation_id=f"\0{number}") for number in range(100)), now=NOW, process=proven)
+    assert len(bodies(CLIENT)) == 30 + 10
+    OutboundReply.objects.all().delete()
+    say(registration(version=200), registration(OUTSIDER), now=NOW, process=proven)
+    assert [body.success for identity in (CLIENT, OUTSIDER) for body in bodies(identity)] == [True, True]
+
+
+@pytest.mark.django_db
+def test_an_answer_to_a_query_needs_no_confirmation_and_leaves_a_row():
+    say(registration())
+    say(query())
+    row = OutboundReply.objects.get(message_type=MessageType.QUERY_RESPONSE)
+    assert (row.needs_confirmation, row.is_discarded) == (False, False)
 
 
 @pytest.mark.django_db

@@ -8,7 +8,7 @@ from kit.buckets.bucket import Limit
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import Named, RegistrationMessage
 from waku_bridge.codec.keys import key_hash
-from waku_bridge.inbox.priority import BUDGET, MAX_NAMED, SHARE, THRESHOLD, Priority, cheapest, cost, named
+from waku_bridge.inbox.priority import BUDGET, MAX_NAMED, SHARE, THRESHOLD, Priority, cheapest, cost, fitting, named
 from waku_bridge.messages import Body, Decoded, Query, Registration
 
 AUTHOR = b"\x02" * 33
@@ -64,7 +64,8 @@ def registered(message: RegistrationMessage | None) -> Decoded:
         (registered(None), 4095, 1),
         (registered(None), 4096, 2),
         (registered(None), 112_000, 28),
-        (shown(Query((b"h" * 64,))), 1000, 1),
+        (shown(Query((b"h" * 64,))), 1000, 4),
+        (shown(Query((b"h" * 64,) * 100)), 16_400, 5),
     ],
 )
 def test_the_cost_of_a_message_depends_on_its_bytes_and_its_notifications(
@@ -154,6 +155,11 @@ def test_other_messages_go_by_cost_and_then_by_arrival() -> None:
 
 def test_a_message_that_costs_more_than_the_share_is_decided_alone() -> None:
     assert list(cheapest([2 * SHARE], [0])) == [0]
+
+
+@pytest.mark.parametrize(("units", "expected"), [(0, []), (3, []), (4, [1]), (11, [1, 2]), (12, [1, 2, 0])])
+def test_messages_that_fit_cost_no_more_than_the_units(units: int, expected: list[int]) -> None:
+    assert list(fitting([4, 4, 4, 5], [1, 2, 0], units=units)) == expected
 
 
 def test_a_message_that_costs_nothing_is_never_postponed(behind: Priority) -> None:

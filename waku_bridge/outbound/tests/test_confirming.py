@@ -12,6 +12,7 @@ from django.db import connection
 
 from tests.factories import make_reply
 from tests.statements import statements
+from waku_bridge import models
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy
 from waku_bridge.outbound import Nodes, confirming, publishing
@@ -122,12 +123,45 @@ def test_a_reply_that_is_discarded_is_published_again_and_leaves_no_row_when_it_
     assert not OutboundReply.objects.exists()
 
 
-def test_a_reply_that_is_discarded_and_that_no_node_took_leaves_no_row(clock):
+def test_a_reply_that_is_discarded_and_that_no_node_took_leaves_no_row_and_is_given_up_early(clock):
     make_reply(at=clock.at, is_discarded=True)
     kept = make_reply(at=clock.at)
-    clock.goes(publishing.GIVE_UP_AFTER.total_seconds() + 1)
-    assert give_up(limit=10, now=clock.at) == 2
+    for wait, given_up in ((59, 0), (1, 1), (3539, 0), (1, 1)):
+        clock.goes(wait)
+        assert give_up(limit=10, now=clock.at) == given_up
     assert [(row.pk, row.state) for row in OutboundReply.objects.all()] == [(kept.pk, State.ABANDONED)]
+
+
+# Replies that need no confirmation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_discarded", [False, True])
+def test_a_reply_that_needs_no_confirmation_ends_when_a_node_takes_it_and_is_published_once(
+    is_discarded, start, clock, published
+):
+    nodes = start(1)
+    lose_the_next(nodes[0])
+    at = clock.at
+    _, process = published(*nodes, needs_confirmation=False, is_discarded=is_discarded)
+    rows = OutboundReply.objects.values_list("state", "payload", "published_at", "node", "confirmed_at", "ended_on")
+    expected = [] if is_discarded else [(State.UNCONFIRMED, None, at, nodes[0].url, None, at.date())]
+    for _ in range(3):
+        assert list(rows) == expected
+        clock.goes(ASKED_AFTER)
+        process.works()
+    assert nodes[0].stats()["published"] == 1
+    assert not OutboundReply.objects.filter(models.LOST_REPLIES).exists()
+
+
+def test_a_reply_that_needs_no_confirmation_is_offered_again_until_a_node_takes_it(start, clock, published):
+    nodes = start(1)
+    nodes[0].fails(publish_fails=2)
+    reply, process = published(*nodes, needs_confirmation=False)
+    for wait in (0, 10, 20):
+        assert fresh(reply).state == State.PENDING if wait < 20 else State.UNCONFIRMED
+        clock.goes(wait)
+        process.works()
+    assert fresh(reply).state == State.UNCONFIRMED
 
 
 # Replies that the stores have -----------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ def info(number, entries=0):
     return QueryInfo(CLIENT.key_hash, f"{number:08x}-1111-4111-8111-111111111111", 2**64 - 1, b"g" * 65, "", copies)
 
 
-def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32):
-    return Reply(envelope_hash, pubsub_topic, EPHEMERAL.pub33, body)
+def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32, **fields):
+    return Reply(envelope_hash, pubsub_topic, EPHEMERAL.pub33, body, **fields)
 
 
 def recorded(body, **fields):
@@ -51,9 +51,12 @@ def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
 @pytest.mark.django_db
 def test_a_reply_is_published_with_the_bytes_of_its_row():
     """Another worker that finds the row later publishes the same bytes."""
-    [outgoing] = recorded(PushResponse(b"m"))
-    [found] = claim_pending(limit=10, now=NOW + RETRY_AFTER)
-    assert found == outgoing._replace(attempt_count=2)
+    for needs_confirmation in (True, False):
+        [outgoing] = recorded(PushResponse(b"m"), needs_confirmation=needs_confirmation)
+        [found] = claim_pending(limit=10, now=NOW + RETRY_AFTER)
+        assert found == outgoing._replace(attempt_count=2)
+        assert found.needs_confirmation is needs_confirmation
+        OutboundReply.objects.all().delete()
 
 
 @pytest.mark.django_db
