@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,12 @@ def registration(
 def query(*hashes: bytes, signer: Identity = EPHEMERAL) -> WakuMessage:
     """Return a query for users, on the topic of the first."""
     hashes = hashes or (CLIENT.key_hash,)
-    topic_key = topics.symmetric_key(topics.query_name(hashes[0]))
-    return encode_query(Query(hashes), signer=signer, topic_key=topic_key, **_now()).message
+    return encode_query(Query(hashes), signer=signer, topic_key=_topic_key(hashes[0]), **_now()).message
+
+
+@cache
+def _topic_key(public_key_hash: bytes) -> bytes:
+    return topics.symmetric_key(topics.query_name(public_key_hash))
 
 
 def push(identity: Identity = CLIENT, **fields: Any) -> PushNotification:

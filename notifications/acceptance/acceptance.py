@@ -68,10 +68,8 @@ from registrations.registering.pairs import InstallationKey
 DEDUP_WINDOW = timedelta(hours=24)
 GLOBAL = b"g"  # the bucket of the whole server
 SENDER = b"s"  # with the digest of a sender: its bucket
-# Limits of repeated requests that are answered again: REPEATS for each request, ALL_REPEATS for all together.
-REPEATED = b"d"
+REPEATED = b"d"  # with the key of a request: the bucket of its repetitions that are answered again
 REPEATS: BucketLimits = (Limit(5, 60.0),)
-ALL_REPEATS: BucketLimits = (Limit(1000, 10.0),)
 # Anybody can make up requests with these verdicts alone. They leave no row that is kept for long.
 REFUSALS = frozenset({Verdict.NOT_REGISTERED, Verdict.WRONG_TOKEN})
 State = Notification.State
@@ -406,8 +404,7 @@ def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incomi
     An honest sender repeats a request a few times until it receives the answer. Anybody who recorded a request can send
     it without end.
     """
-    of_all = (REPEATED, ALL_REPEATS)
-    return [i for i in repeats if own_buckets().take([(REPEATED + i.request_key, REPEATS), of_all], now=now)]
+    return [i for i in repeats if own_buckets().take([(REPEATED + i.request_key, REPEATS)], now=now)]
 
 
 def _addressee(draft: _Draft) -> Addressee:

@@ -148,8 +148,7 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
         Setting("SENDER_LIMITS", "The same for the pushes of one sender key to all addresses."),
         Setting(
             "GLOBAL_LIMITS",
-            "The same for all pushes of the server. Answers to queries and what comes by XMPP have the same limits, "
-            "each on their own.",
+            "The same for all pushes of the server. What comes by XMPP has the same limits, on its own.",
         ),
     ),
     "Registrations and requests": (

@@ -52,8 +52,9 @@ from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound, queries
 from waku_bridge.inbox import pending_keys
+from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS
 from waku_bridge.management.commands import run_waku_bridge
-from waku_bridge.messages import RegistrationError, WakuMessage
+from waku_bridge.messages import MessageType, RegistrationError, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget
 from waku_bridge.reading.store.bound import Bound
@@ -356,7 +357,7 @@ def bytes64(number: int) -> bytes:
     return number.to_bytes(64)
 
 
-@limit("answers to a repeated request: {a_minute} a minute, all together")
+@limit("answers to a repeated request: {a_minute} a minute")
 def test_a_repeated_request_is_answered_again(a_minute: int, server: Server, phone: Registration) -> None:
     def repeat(number: int) -> int:
         """Return how many of these repetitions of one request are answered."""
@@ -370,23 +371,6 @@ def test_a_repeated_request_is_answered_again(a_minute: int, server: Server, pho
     assert repeat(a_minute + 1) == a_minute
     server.time.passes(seconds=60 / a_minute)
     assert repeat(2) == 1
-
-
-@limit("a minute, all together {a_second} a second")
-def test_repeated_requests_are_answered_again(a_second: int, server: Server) -> None:
-    def send(*users: Identity) -> int:
-        """Return how many of the requests to notify these users are answered."""
-        known = OutboundReply.objects.count()
-        server.receive(*[request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in users])
-        server.deliver()
-        return OutboundReply.objects.count() - known
-
-    users, others = phones(2 * a_second), phones(a_second + 1)
-    assert send(*users, *others) == len(users) + len(others)
-    assert sum(send(*users) for _ in range(5)) == 10 * a_second
-    assert send(*others) == 0
-    server.time.passes(seconds=1)
-    assert send(*others) == a_second
 
 
 @limit("memory of a request: {days} days; then a recording is pushed once more")
@@ -437,15 +421,15 @@ def test_queries_about_a_key_are_answered_this_often_a_minute(a_minute: int, ser
     assert unanswered(server, queries_of(2)) == 1
 
 
-@limit("queries about a key: … a minute; all together {setting}")
-def test_all_queries_are_answered_as_often_as_an_operator_sets(
-    setting: str, settings: LazySettings, server: Server
-) -> None:
-    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
+@limit("queries about a key: … a minute; all together {part} of a batch, more later")
+def test_all_queries_together_get_a_part_of_a_batch(part: Fraction, server: Server) -> None:
+    fit = int(part * BUDGET) // QUERY_UNITS
     server.receive(registration())
-    assert unanswered(server, queries_of(11)) == 1
-    server.time.passes(seconds=1)
-    assert unanswered(server, queries_of(2)) == 1
+    server.receive(query())
+    put(*queries_of(fit + 1), now=server.time.now)
+    server.process.process_batch(now=server.time.now)
+    assert InboundEnvelope.objects.filter(state="postponed").count() == 1
+    assert OutboundReply.objects.filter(message_type=MessageType.QUERY_RESPONSE).count() == 1 + fit
 
 
 def size(contacts: int) -> int:
@@ -461,16 +445,20 @@ def contacts_of(size: float) -> int:
 class Directory:
     """Queries about a user with contacts, each of another sender."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, *, is_proven: bool = False) -> None:
+        self._server, self._is_proven = server, is_proven
+        self._user, self._versions = anybody(), itertools.count(1)
 
     def has(self, *contacts: int) -> None:
-        """Make a user with an installation for each of these numbers of contacts."""
-        self._user = anybody()
+        """Give the user an installation for each of these numbers of contacts."""
         for number, each in enumerate(contacts):
             allowed = tuple(map(bytes64, range(each)))
-            contacts = {"allow_from_contacts_only": True, "allowed_key_list": allowed}
-            self._server.receive(registration(self._user, installation_id=numbered(number), **contacts))
+            fields = {"allow_from_contacts_only": True, "allowed_key_list": allowed, "version": next(self._versions)}
+            self._server.receive(registration(self._user, installation_id=numbered(number), **fields))
+        if self._is_proven:
+            Route.objects.filter(registration__public_key_hash=self._user.key_hash).update(
+                delivered_digest=F("address_digest")
+            )
 
     def ask(self) -> int:
         """Return how many installations the answer has."""
@@ -478,26 +466,72 @@ class Directory:
         self._server.receive(query(self._user.key_hash, signer=asker))
         return sum(len(reply.body.info) for reply in replies_to(asker))
 
+    def use_up(self, always: int) -> None:
+        """Ask for answers that are longer than ``always`` until nothing is left for these."""
+        for excess in (100_000, 20_000, 4_000, 800, 160, 68):
+            self.has(contacts_of(always + excess))
+            while self.ask():
+                pass
 
-@limit("size of an answer: {times} times its query, plus {kb} kB a second shared by all; {most} kB at most.")
+
+SIZE = "size of an answer: {times} times its query"
+
+
+@limit(SIZE + ". Keys … and share {kb} kB a second; others share {part} of that; {most} kB at most")
 @pytest.mark.django_db(transaction=True)
 def test_an_answer_is_as_long_as_its_query_and_the_common_excess_allow(
-    times: int, kb: int, most: int, server: Server
+    times: int, kb: int, part: Fraction, most: int, server: Server
 ) -> None:
-    always, directory = times * len(query().payload), Directory(server)
+    always = times * len(query().payload)
     for more, fit in ((0, 2), (1, 1)):
+        directory = Directory(server)
         directory.has(*[contacts_of(most * 1000 / 2) + more] * 2)
         assert directory.ask() == fit
-    for excess in (100_000, 20_000, 4_000, 800, 160, 68):  # until nothing is left
-        directory.has(contacts_of(always + excess))
-        while directory.ask():
-            pass
+    (directory := Directory(server)).use_up(always)
     for more, fit in ((0, 1), (1, 0)):
         directory.has(contacts_of(always) + more)
         assert directory.ask() == fit
     server.time.passes(seconds=1)
+    directory.has(contacts_of(always + part * kb * 1000))
+    assert [directory.ask(), directory.ask()] == [1, 0]
+
+
+@limit(SIZE + ". Keys with a proven address have {own} kB a minute more, and share {kb} kB a second")
+@pytest.mark.django_db(transaction=True)
+def test_an_answer_about_a_proven_address_has_a_larger_excess(times: int, own: int, kb: int, server: Server) -> None:
+    always = times * len(query().payload)
+    (directory := Directory(server, is_proven=True)).use_up(always)
+    other = Directory(server, is_proven=True)
+    other.has(contacts_of(always + own * 1000 / 2))
+    assert [other.ask() for _ in range(3)] == [1, 1, 0]
+    server.time.passes(seconds=1)
     directory.has(contacts_of(always + kb * 1000))
     assert [directory.ask(), directory.ask()] == [1, 0]
+    server.time.passes(seconds=59)
+    directory.use_up(always)
+    assert [other.ask() for _ in range(3)] == [1, 1, 0]
+
+
+@limit(
+    "errors: a key with a proven address gets {at_once} at once, {a_minute} a minute; all others {a_second} a second"
+)
+def test_registrations_are_answered_with_an_error_that_often(
+    at_once: int, a_minute: int, a_second: int, server: Server
+) -> None:
+    def answered(*users: Identity) -> int:
+        return len(server.answers(*[registration(user, installation_id="\0") for user in users], to=users[0]))
+
+    def outsiders() -> int:
+        server.answers(*[registration(anybody(), installation_id="\0") for _ in range(a_second + 1)])
+        return OutboundReply.objects.count()
+
+    server.receive(registration())
+    Route.objects.update(delivered_digest=F("address_digest"))
+    assert outsiders() == a_second
+    assert answered(*[CLIENT] * (at_once + 1)) == at_once
+    server.time.passes(minutes=1)
+    assert outsiders() == a_second
+    assert answered(*[CLIENT] * (a_minute + 1)) == a_minute
 
 
 @limit("processes that die with an envelope: {deaths}, then it is `failed`")

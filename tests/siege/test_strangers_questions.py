@@ -1,4 +1,4 @@
-"""Queries and malformed registrations of strangers without end, beside the queries and registrations of honest people.
+"""Queries and malformed registrations of outsiders without end, beside the queries and registrations of honest people.
 
 The real code decides from envelope to reply. Time passes on the test's clock, and in the last test on the real one.
 """
@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import cache
 from itertools import count, cycle
 from os import urandom
 
@@ -27,7 +26,6 @@ from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, rep
 from tests.delivering import RecordingGateway
 from tests.factories import firebase_token
 from tests.faulty.node import create_app
-from waku_bridge.codec import topics
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.queries import Limits
@@ -91,7 +89,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(Process(RecordingGateway(Outcome.DELIVERED)))
     limits = Limits(inbound.QUERIES_PER_KEY_PER_MINUTE, clock=lambda: world.now.timestamp())  # noqa: PLW0108 - it changes
     monkeypatch.setattr(inbound, "_query_limits", lambda _: limits)
-    monkeypatch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))  # senders derive it once
     return world
 
 
@@ -113,8 +110,8 @@ def test_queries_about_one_key_leave_answers_to_honest_senders(world: World) -> 
 
 
 def never_reached(world: World, _: list[Identity]) -> list[Identity]:
-    world.register(strangers := [person() for _ in range(UNPROVEN)], contacts=1000, is_reached=False)
-    return strangers
+    world.register(outsiders := [person() for _ in range(UNPROVEN)], contacts=1000, is_reached=False)
+    return outsiders
 
 
 def of_one_phone(world: World, _: list[Identity]) -> list[Identity]:
@@ -131,7 +128,7 @@ def known(_: World, users: list[Identity]) -> list[Identity]:
 
 @pytest.mark.parametrize("contacts", [400, 1000])
 @pytest.mark.parametrize("asked_about", [never_reached, of_one_phone, known])
-def test_long_answers_to_strangers_leave_those_about_reached_users(
+def test_long_answers_to_outsiders_leave_those_about_reached_users(
     contacts: int, asked_about: Callable[[World, list[Identity]], list[Identity]], world: World
 ) -> None:
     world.register(users := [person() for _ in range(USERS)], contacts=contacts)
@@ -178,7 +175,7 @@ def limited_node() -> Iterator[WakuNode]:
         submit(client.aclose()).result()
 
 
-def test_errors_to_strangers_leave_a_node_its_rate_for_other_replies() -> None:
+def test_errors_to_outsiders_leave_a_node_its_rate_for_other_replies() -> None:
     with limited_node() as node:
         world = World(Process(RecordingGateway(Outcome.DELIVERED), nodes=[node]))
         world.register(users := [person() for _ in range(SECONDS)])
@@ -205,7 +202,7 @@ def test_errors_to_strangers_leave_a_node_its_rate_for_other_replies() -> None:
     in_time = sum(seconds <= 3 for seconds in took)
     print(
         f"\n7: {MALFORMED} malformed registrations at a node with {NODE_RATE} messages a second: {in_time} of "
-        f"{len(honest)} honest registrations were answered within 3 s; rows of errors to strangers: {others}"
+        f"{len(honest)} honest registrations were answered within 3 s; rows of errors to outsiders: {others}"
     )
     assert in_time >= 0.95 * len(honest)
     assert {reply.body.success for user in users for reply in replies_to(user)} == {False}

@@ -189,7 +189,7 @@ def malformed(identity, version=1):
     return registration(identity, device_token="e", version=version)
 
 
-def strangers(count):
+def outsiders(count):
     return [Identity(PrivateKey((5_000_000 + number).to_bytes(32))) for number in range(count)]
 
 
@@ -203,13 +203,13 @@ def proven():
 
 
 @pytest.mark.django_db
-def test_the_owner_of_a_proven_address_gets_an_error_beside_strangers_who_get_ten_a_second(proven):
-    say(*map(malformed, strangers(100)), malformed(CLIENT, version=2), now=NOW, process=proven)
+def test_the_owner_of_a_proven_address_gets_an_error_beside_outsiders_who_get_ten_a_second(proven):
+    say(*map(malformed, outsiders(100)), malformed(CLIENT, version=2), now=NOW, process=proven)
     rows = OutboundReply.objects.values_list("is_discarded", "needs_confirmation")
     assert Counter(rows) == {(False, True): 1, (True, False): 10}
     assert [body.error for body in bodies(CLIENT)] == [RegistrationError.MALFORMED_MESSAGE]
     assert [reason for _, reason in reasons()].count("implausible_token") == 101
-    say(*map(malformed, strangers(100)), now=NOW + timedelta(seconds=1), process=proven)
+    say(*map(malformed, outsiders(100)), now=NOW + timedelta(seconds=1), process=proven)
     assert OutboundReply.objects.count() == 1 + 10 + 10
 
 

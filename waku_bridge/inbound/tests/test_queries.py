@@ -155,7 +155,7 @@ def test_no_user_goes_without_long_answers_because_of_another_or_of_made_up_keys
 
 
 def test_an_installation_without_a_delivery_beside_one_with_a_proven_address_counts_as_this(limits: OneWorker) -> None:
-    """So a new phone of a user is found, however many strangers there are."""
+    """So a new phone of a user is found, however many outsiders there are."""
     limits.take([], {EXCESS_OF_OTHERS: 10**9})
     assert reported(limits, info(1000), info(is_proven=True)) == 2
 
