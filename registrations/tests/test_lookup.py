@@ -107,3 +107,16 @@ def test_long_lists_of_some_keys_displace_no_short_list_of_another(monkeypatch):
     found = find(ALICE, *(bytes([number]) * 64 for number in range(5)))
     assert ALICE in found
     assert len(found) == 2
+
+
+def test_lists_of_installations_without_a_delivery_displace_none_with_a_proven_address(monkeypatch):
+    monkeypatch.setattr(lookup, "MAX_BATCH_BYTES", 100_000)
+    lists = [[secrets.token_bytes(64) for _ in range(count)] for count in (1000, 900)]
+    route = make_route(last_success_at=NOW)
+    make_found(ALICE, allow_from_contacts_only=True, allowed_key_list=lists[0], route=route)
+    others = [bytes([number]) * 64 for number in range(5)]
+    for other in others:
+        make_found(other, allow_from_contacts_only=True, allowed_key_list=lists[1])
+    found = find(*others, ALICE)
+    assert [info.has_proven_address for info in found.pop(ALICE)] == [True]
+    assert [info.has_proven_address for infos in found.values() for info in infos] == []

@@ -1,6 +1,9 @@
 """Registrations that were sent to status-go's server, and the bytes of its answers."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from registrations.models import Registration
 from tests.conversation import IDENTITIES, VECTORS, replies_to, say, to_server
@@ -36,10 +39,11 @@ def _expected(case: dict) -> RegistrationError | None:
     return DIFFERENCES[case["name"]][0] if case["name"] in DIFFERENCES else RegistrationError(case["expect"][1])
 
 
-def _answer(case: dict) -> RegistrationResponse | None:
+def _answer(case: dict, *, seconds: int = 0) -> RegistrationResponse | None:
     signer = IDENTITIES[case["signer"]]
     before = len(replies_to(signer))
-    say(to_server(bytes.fromhex(case["amm_payload"]), MessageType.REGISTRATION, signer))
+    now = timezone.now() + timedelta(seconds=seconds)
+    say(to_server(bytes.fromhex(case["amm_payload"]), MessageType.REGISTRATION, signer), now=now)
     answers = [decoded.body for decoded in replies_to(signer)[before:]]
     assert len(answers) <= 1
     return answers[0] if answers else None
@@ -48,11 +52,12 @@ def _answer(case: dict) -> RegistrationResponse | None:
 @pytest.mark.django_db
 def test_answers_every_registration_like_status_go_except_where_listed(subtests, settings):
     settings.CHECK_DEVICE_TOKENS = False  # tokens of the cases are words; see the last test
-    for case in CASES:
+    for number, case in enumerate(CASES):
         if case["reset_store_before"]:
             Registration.objects.all().delete()
         with subtests.test(case["name"]):
-            answer, expected = _answer(case), _expected(case)
+            # Errors are limited in a second, so each case comes a second after the one before.
+            answer, expected = _answer(case, seconds=number), _expected(case)
             assert (None if answer is None else RegistrationError(answer.error)) == expected
             if case["name"] not in DIFFERENCES:
                 assert serialize(answer)[1].hex() == case["response_protobuf"]

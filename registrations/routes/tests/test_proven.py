@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from registrations.messages import Named
 from registrations.models import Registration, Route
-from registrations.routes.proven import find_proven_addresses
+from registrations.routes.proven import find_proven_addresses, find_proven_keys
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -47,6 +47,25 @@ def test_an_unregistered_installation_has_no_proven_address() -> None:
         public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
     )
     assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
+    assert find_proven_keys([HASH]) == set()
+
+
+@pytest.mark.parametrize(
+    ("route", "is_known"),
+    [
+        ({}, True),
+        ({"last_success_at": None}, False),
+        ({"delivered_digest": b"of another token"}, False),
+        ({"state": Route.State.DISABLED}, False),
+    ],
+)
+def test_a_key_is_proven_by_an_address_to_which_something_was_delivered(
+    route: dict[str, object], is_known: bool
+) -> None:
+    make(**route)
+    factories.make_registration(public_key_hash=HASH)  # another installation, that nothing was delivered to
+    assert find_proven_keys([HASH, b"o" * 64]) == ({HASH} if is_known else set())
+    assert find_proven_keys([b"o" * 64]) == find_proven_keys([]) == set()
 
 
 def test_one_phone_is_one_address_under_many_keys() -> None:
