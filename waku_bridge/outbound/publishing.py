@@ -292,7 +292,7 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
 _GIVE_UP = f"""
     WITH old AS (
         SELECT id, envelope_hash, is_discarded {_PENDING} AND next_attempt_at <= %(now)s
-            AND created_at <= CASE WHEN is_discarded THEN %(old_discarded)s ELSE %(old)s END
+            AND created_at <= CASE WHEN is_discarded THEN %(old_discarded)s::timestamptz ELSE %(old)s::timestamptz END
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), discarded AS (
         DELETE FROM waku_bridge_outboundreply_under_way
