@@ -36,22 +36,14 @@ def structure() -> set[tuple[str, ...]]:
     return {row for row in found if not re.search(r"_(d\d{8}|default|under_way)$", row[0])}
 
 
-@pytest.mark.usefixtures("filled")
-def test_there_are_as_many_rows_as_requested() -> None:
-    assert Registration.objects.count() == 1000
-    assert 2000 <= Attempt.objects.count() <= 2400
-
-
-def test_indexes_and_constraints_are_there_again_afterwards() -> None:
+def test_there_are_as_many_rows_as_requested_and_more_can_be_added_to_the_same_structure() -> None:
     before = structure()
 
     seeding.fill(1000, 2000, lambda _: None)
 
     assert structure() == before
-
-
-@pytest.mark.usefixtures("filled")
-def test_rows_can_be_added_afterwards() -> None:
+    assert Registration.objects.count() == 1000
+    assert 2000 <= Attempt.objects.count() <= 2400
     factories.make_attempt(factories.make_notification(route=factories.make_registration().route))
 
 
@@ -101,19 +93,15 @@ def test_the_first_users_are_found_by_their_chat_keys() -> None:
     assert heaviest["public_key_hash"] == hashes[0]
 
 
-def test_a_database_that_is_not_empty_is_left_alone() -> None:
-    factories.make_dead_letter()
+@pytest.mark.parametrize(("urls", "reason"), [([], "not empty"), (["http://gorush.test:8088"], "GORUSH_URL")])
+def test_a_database_with_data_and_a_server_with_a_gorush_are_left_alone(
+    settings: Settings, urls: list[str], reason: str
+) -> None:
+    settings.GORUSH_URLS = urls
+    if not urls:
+        factories.make_dead_letter()
 
-    with pytest.raises(CommandError, match="not empty"):
-        call_command("seed_bench", registrations=1000, attempts=2000)
-
-    assert not Registration.objects.exists()
-
-
-def test_a_server_with_a_gorush_is_left_alone(settings: Settings) -> None:
-    settings.GORUSH_URLS = ["http://gorush.test:8088"]
-
-    with pytest.raises(CommandError, match="GORUSH_URL"):
+    with pytest.raises(CommandError, match=reason):
         call_command("seed_bench", registrations=1000, attempts=2000)
 
     assert not Registration.objects.exists()

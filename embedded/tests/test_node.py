@@ -1,0 +1,390 @@
+"""The development node where no real node is at hand to compare: nwaku by its source, or as measured on v0.38.1.
+
+`tests/interop/test_nodes.py` compares it with a real go-waku.
+"""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer, unused_port
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedded.node.archive import Archive
+from embedded.node.ring import Ring
+from embedded.node.settings import Settings
+from embedded.node.store_query import StoreQuery
+from tests.faulty.node import create_app
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.messages import WakuMessage
+
+SHARD, OTHER, TOPIC = "/waku/2/rs/16/32", "/waku/2/rs/16/64", "/waku/1/0x75b8b8f6/rfc26"
+MESSAGES, OTHER_MESSAGES = (f"/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F{shard}" for shard in (32, 64))
+SUBSCRIPTIONS, STORE = "/relay/v1/subscriptions", "/store/v3/messages"
+NOW_NS = 1_700_000_000_000_000_000
+SECOND = 10**9
+ON_SHARD = Settings(shards=(SHARD,))
+Client = TestClient[Any, Any]
+
+
+def run(scenario: Callable[..., Awaitable[None]], *nodes: Settings, clock: Callable[[], int] = lambda: NOW_NS) -> None:
+    """Run a scenario against fresh nodes, each with a client."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as running:
+            servers = (TestServer(create_app(settings, clock_ns=clock), port=port) for port, settings in ports(nodes))
+            await scenario(*[await running.enter_async_context(TestClient(server)) for server in servers])
+
+    asyncio.run(main())
+
+
+def ports(nodes: tuple[Settings, ...]) -> Iterator[tuple[int, Settings]]:
+    """Yield a port for each node. Two of them are each other's peer."""
+    found = [unused_port() for _ in nodes]
+    for port, settings in zip(found, nodes, strict=True):
+        yield port, replace(settings, peers=tuple(f"http://127.0.0.1:{other}" for other in found if other != port))
+
+
+def body(number: int, **fields: object) -> dict[str, object]:
+    payload = b64encode(str(number).encode()).decode()
+    return {"payload": payload, "contentTopic": TOPIC, "version": 1, "timestamp": NOW_NS + number, **fields}
+
+
+def hash_of(number: int) -> str:
+    return f"0x{message_hash(SHARD, WakuMessage(str(number).encode(), TOPIC, NOW_NS + number)).hex()}"
+
+
+async def publish(client: Client, *numbers: int, path: str = MESSAGES, **fields: object) -> None:
+    for number in numbers:
+        assert (await client.post(path, json=body(number, **fields))).status == 200
+
+
+async def break_node(client: Client, **faults: object) -> None:
+    assert (await client.post("/dev/faults", json=faults)).status == 200
+
+
+async def drained(client: Client, path: str = MESSAGES) -> list[int]:
+    return [raw["timestamp"] - NOW_NS for raw in await (await client.get(path)).json() or ()]
+
+
+async def find(client: Client, **query: object) -> dict[str, Any]:
+    return dict(await (await client.get(STORE, params={name: str(value) for name, value in query.items()})).json())
+
+
+async def stored(client: Client, **query: object) -> list[str]:
+    return [entry["messageHash"] for entry in (await find(client, **query))["messages"]]
+
+
+async def until_stored(client: Client, *numbers: int) -> None:
+    async with asyncio.timeout(5):
+        while set(await stored(client)) != set(map(hash_of, numbers)):  # noqa: ASYNC110 -- another server's state has no event
+            await asyncio.sleep(0.01)
+
+
+# Relay ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_read_once_exactly_as_nwaku_writes_it() -> None:
+    async def scenario(client: Client) -> None:
+        reply = await client.get(MESSAGES)
+        assert (reply.status, await reply.read()) == (404, b"")
+        for _ in "12":  # a second subscription drops nothing
+            assert await (await client.post(SUBSCRIPTIONS, json=[SHARD])).text() == "OK"
+            await publish(client, 1, meta="bQ==")
+        assert await (await client.get(MESSAGES)).json() == [body(1, meta="bQ==", ephemeral=False, proof="")]
+        assert await drained(client) == []
+        await publish(client, *range(60))
+        assert await drained(client) == list(range(10, 60))  # nwaku's default capacity is 50
+
+    run(scenario, Settings())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"{", b"[]", *(b'{"payload": "%s"}' % text for text in (b"YWIxY", b"-_-_", b"")), b'{"contentTopic": "t"}']
+    + [b'{"payload": "YWJj", "contentTopic": "t", %s}' % field for field in (b'"colour": 1', b'"version": -1')],
+)
+def test_a_body_that_nwaku_refuses_is_refused(sent: bytes) -> None:
+    async def scenario(client: Client) -> None:
+        reply = await client.post(MESSAGES, data=sent, headers={"Content-Type": "application/json"})
+        assert (reply.status, await drained(client)) == (400, [])
+        assert (await client.post(OTHER_MESSAGES, json=body(1))).status == 400  # not subscribed to
+        assert (await client.post(SUBSCRIPTIONS, json=[TOPIC])).status == 400  # no static shard
+
+    run(scenario, ON_SHARD)
+
+
+class ListRing:
+    """nwaku's `message_cache.nim` in its simplest form: one list, searched from the front."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.entries: list[tuple[str, WakuMessage]] = []
+
+    def add(self, topic: str, new: WakuMessage) -> None:
+        if any(old == new for _, old in self.entries):
+            return
+        if len(self.entries) >= self.capacity:
+            self.entries.remove(min(self.entries, key=lambda entry: entry[1].timestamp_ns))
+        self.entries.append((topic, new))
+
+    def drain(self, topic: str) -> list[WakuMessage]:
+        drained = [old for on, old in self.entries if on == topic]
+        self.entries = [entry for entry in self.entries if entry[0] != topic]
+        return drained
+
+
+arrival = st.tuples(st.just("add"), st.sampled_from([SHARD, OTHER]), st.integers(-5, 5))
+reading = st.tuples(st.just("drain"), st.sampled_from([SHARD, OTHER]), st.just(0))
+
+
+@given(st.integers(1, 6), st.lists(st.one_of(arrival, arrival, arrival, reading), max_size=60))
+def test_the_ring_loses_the_same_messages_as_nwakus_under_any_sequence(
+    capacity: int, steps: list[tuple[str, str, int]]
+) -> None:
+    ring, model = Ring(capacity, [SHARD, OTHER]), ListRing(capacity)
+    for act, topic, timestamp in steps:
+        if act == "add":
+            for each in (ring, model):
+                each.add(topic, WakuMessage(b"x", TOPIC, timestamp))
+        else:
+            assert ring.drain(topic) == model.drain(topic)
+        assert len(ring) == len(model.entries)
+
+
+def test_a_repeated_message_enters_the_ring_of_its_own_node_again_and_no_other_for_two_minutes() -> None:
+    """Measured on nwaku v0.38.1."""
+    at = NOW_NS
+
+    async def scenario(client: Client) -> None:
+        nonlocal at
+        for _ in "12":
+            await publish(client, 1)
+            assert await drained(client) == [1]
+        for seconds, expected in ((119, []), (1, [1])):
+            at += seconds * SECOND
+            await client.post("/dev/gossip", json=[{"pubsubTopic": SHARD, "message": body(1)}])
+            assert await drained(client) == expected
+
+    run(scenario, ON_SHARD, clock=lambda: at)
+
+
+# Store ----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.binary(min_size=1, max_size=1)), unique=True, max_size=25), st.data())
+def test_pages_in_either_direction_hold_everything_once_and_in_order(
+    entries: list[tuple[int, bytes]], data: st.DataObject
+) -> None:
+    messages = [WakuMessage(payload, TOPIC, timestamp) for timestamp, payload in entries]
+    hashes = [digest for _, digest in sorted((each.timestamp_ns, message_hash(SHARD, each)) for each in messages)]
+    size = data.draw(st.integers(1, 7))
+    with closing(Archive(None)) as archive:
+        for each in messages:
+            archive.insert(message_hash(SHARD, each), SHARD, each)
+        forward, backward = (
+            list(pages(archive, StoreQuery(page_size=size, is_forward=is_forward))) for is_forward in (True, False)
+        )
+    assert [digest for page in forward for digest in page] == hashes
+    assert [digest for page in reversed(backward) for digest in page] == hashes
+    assert all(len(page) == size for page in forward[:-1] + backward[:-1])
+
+
+def pages(archive: Archive, query: StoreQuery) -> Iterator[list[bytes]]:
+    while True:
+        page = archive.find(query)
+        yield [each.message_hash for each in page.messages]
+        if page.cursor is None:
+            return
+        query = replace(query, cursor=page.cursor)
+
+
+ELEVEN = ",".join([*(f"/a/1/{number}/b" for number in range(10)), TOPIC])
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({}, [1, 2, 3]),
+        ({"startTime": NOW_NS + 2, "endTime": NOW_NS + 3}, [2, 3]),  # both are inclusive
+        ({"pubsubTopic": OTHER}, []),
+        ({"contentTopics": ELEVEN}, [1, 2, 3]),
+        ({"hashes": f"{hash_of(1)},{hash_of(3)[2:]},"}, [1, 3]),
+        ({"pageSize": 2, "ascending": "false"}, [2, 3]),
+        ({"pageSize": -1, "cursor": hash_of(1), "startTime": "", "endTime": "0"}, [2, 3]),
+        ({"contentTopics": ELEVEN, "cursor": hash_of(1)}, "INVALID_QUERY"),  # counted on pages with a cursor only
+        ({"cursor": "00" * 32}, "INVALID_QUERY"),
+        ({"cursor": "01" * 32}, "DRIVER_ERROR: cursor not found"),
+        *[({name: "x"}, 400) for name in ("pageSize", "startTime", "endTime", "cursor", "hashes", "includeData")],
+    ],
+)
+def test_a_query_finds_what_nwakus_store_would(query: dict[str, object], found: list[int] | str | int) -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, 1, 2, 3)
+        await publish(client, 4, ephemeral=True)
+        for seconds in (-21, 21):  # stores of nwaku take 20 s on both sides of their clock
+            await publish(client, 5, timestamp=NOW_NS + seconds * SECOND)
+        if isinstance(found, list):
+            assert await stored(client, **query) == list(map(hash_of, found))
+            return
+        reply = await client.get(STORE, params={name: str(value) for name, value in query.items()})
+        is_known = f"{found}" in f"{reply.status} {await reply.text()}"
+        assert (reply.status, is_known) == (found if isinstance(found, int) else 500, True)
+
+    run(scenario, ON_SHARD)
+
+
+def test_the_store_outlives_the_node_for_two_days(tmp_path: Any) -> None:
+    settings = Settings(data=tmp_path / "store.sqlite3", shards=(SHARD,))
+
+    async def holds(client: Client, *numbers: int) -> None:
+        assert await stored(client) == list(map(hash_of, numbers))
+
+    run(lambda client: publish(client, 1), settings)
+    run(lambda client: holds(client, 1), settings, clock=lambda: NOW_NS + 2 * 86_400 * SECOND)
+    run(holds, settings, clock=lambda: NOW_NS + (2 * 86_400 + 1) * SECOND)
+
+
+# The whole node, and its faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nothing"), ("PUT", "/health"), ("HEAD", "/health"), ("HEAD", MESSAGES)]
+)
+def test_unknown_paths_and_methods_are_404_without_a_text_and_connections_end(method: str, path: str) -> None:
+    async def scenario(client: Client) -> None:
+        reply = await client.request(method, path)
+        assert (reply.status, await reply.read(), reply.headers["Connection"]) == (404, b"", "close")
+
+    run(scenario, ON_SHARD)
+
+
+CURSOR = f"{STORE}?pageSize=2&cursor={hash_of(1)}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "status", "text"),
+    [
+        ("starting", STORE, 404, "initializing"),
+        ("read_fails", MESSAGES, 500, ""),
+        ("store_no_peer", STORE, 412, "No suitable service peer"),
+        ("store_rate_limited", STORE, 429, "rate limit"),
+        ("store_too_many_requests", STORE, 500, "TOO_MANY_REQUESTS"),
+        ("store_cursor_not_found", CURSOR, 500, "cursor not found"),
+        ("store_cursor_stuck", CURSOR, 200, f'paginationCursor":"{hash_of(2)}'),
+        ("store_page_empty", CURSOR, 200, '"messages":[]'),
+        ("store_duplicates", CURSOR, 200, f'[{{"messageHash":"{hash_of(3)}"}},{{"messageHash":"{hash_of(3)}"}}]'),
+    ],
+)
+def test_a_fault_strikes_as_often_as_it_is_set_to(fault: str, path: str, status: int, text: str) -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, 1, 2, 3)
+        usual = await (await client.get(path)).text()
+        await publish(client, 1, 2, 3)
+        await break_node(client, **{fault: 1})
+        reply = await client.get(path)
+        assert (reply.status, text in await reply.text(), text in usual) == (status, True, not text)
+        assert await (await client.get(path)).text() == usual
+
+    run(scenario, Settings(shards=(SHARD, OTHER)))
+
+
+def test_cursors_go_in_a_circle_on_demand() -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, 1, 2, 3)
+        await break_node(client, store_cursor_circles=True)
+        cursors = [hash_of(1)]
+        for _ in range(4):
+            cursors.append((await find(client, pageSize=1, cursor=cursors[-1]))["paginationCursor"])
+        assert cursors == [*map(hash_of, (1, 2, 1, 2, 1))]
+
+    run(scenario, ON_SHARD)
+
+
+@pytest.mark.parametrize("fault", ["cut_after_drain", "cut_after_publish"])
+def test_a_cut_answer_hides_what_was_done(fault: str) -> None:
+    async def scenario(client: Client) -> None:
+        await publish(client, 1)
+        await break_node(client, **{fault: 1})
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await (client.get(MESSAGES) if fault == "cut_after_drain" else client.post(MESSAGES, json=body(2)))
+        assert await drained(client) == ([] if fault == "cut_after_drain" else [1, 2])
+
+    run(scenario, ON_SHARD)
+
+
+def test_a_failed_subscription_answers_ok_and_receives_nothing_until_it_is_cancelled() -> None:
+    async def scenario(client: Client) -> None:
+        await break_node(client, subscribe_fails=1)
+        assert [(await client.post(SUBSCRIPTIONS, json=[SHARD])).status for _ in "12"] == [500, 200]
+        await publish(client, 1)
+        assert await drained(client) == []
+        for method in ("DELETE", "POST"):
+            assert (await client.request(method, SUBSCRIPTIONS, json=[SHARD])).status == 200
+        await publish(client, 2)
+        assert await drained(client) == [2]
+
+    run(scenario, Settings())
+
+
+@pytest.mark.parametrize("skew", [30, -30])
+def test_a_wrong_clock_is_in_the_date_and_decides_what_is_stored(skew: int) -> None:
+    async def scenario(client: Client) -> None:
+        await break_node(client, clock_skew_ms=skew * 1000)
+        date = (await client.get("/health")).headers["Date"]
+        assert parsedate_to_datetime(date).timestamp() == NOW_NS / SECOND + skew
+        await publish(client, 1)
+        await publish(client, 2, timestamp=0)
+        assert [raw["timestamp"] - NOW_NS for raw in await (await client.get(MESSAGES)).json()] == [1, skew * SECOND]
+        assert len(await stored(client)) == 1
+
+    run(scenario, ON_SHARD)
+
+
+def test_the_archive_misses_messages_or_gets_them_late_and_a_smaller_ring_evicts_at_once() -> None:
+    async def scenario(client: Client) -> None:
+        await break_node(client, archive_refuses=1, archive_delay_ms=100)
+        await publish(client, 1, 2)
+        assert await stored(client) == []
+        await until_stored(client, 2)
+        await break_node(client, archive_delay_ms=0, ring_capacity_messages=1)
+        assert await drained(client) == [2]
+        await publish(client, 3, 4)
+        assert await drained(client) == [4]
+
+    run(scenario, ON_SHARD)
+
+
+@pytest.mark.parametrize("fault", ["no_peers", "gossip_lost"])
+def test_a_message_reaches_the_peer_unless_the_nodes_are_apart(fault: str) -> None:
+    async def scenario(here: Client, there: Client) -> None:
+        await break_node(here, **{fault: True})
+        connection = (await (await here.get("/health")).json())["connectionStatus"]
+        assert connection == ("Disconnected" if fault == "no_peers" else "PartiallyConnected")
+        await publish(here, 1)
+        await here.delete("/dev/faults")
+        await publish(here, 2)
+        await until_stored(there, 2)
+        await publish(there, 3)
+        await until_stored(here, 1, 2, 3)
+        assert (await drained(here), await drained(there)) == ([1, 2, 3], [2, 3])
+
+    run(scenario, ON_SHARD, ON_SHARD)
+
+
+@pytest.mark.parametrize(
+    "faults", [b"", b"[1]", b'{"typo": true}', b'{"no_peers": "yes"}', b'{"no_peers": -1}', b'{"clock_skew_ms": true}']
+)
+def test_an_unknown_fault_is_refused_and_changes_nothing(faults: bytes) -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.post("/dev/faults", data=faults)).status == 400
+        assert not any((await (await client.get("/dev/faults")).json()).values())
+
+    run(scenario, Settings())
