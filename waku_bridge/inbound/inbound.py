@@ -59,8 +59,8 @@ from waku_bridge.outbound import MAX_PARTS, Reply, return_address
 log = structlog.get_logger(__name__)
 State = InboundEnvelope.State
 
-# Limit of the payloads that one batch opens: as many bytes as it may decide.
-MAX_BATCH_BYTES = BUDGET * BYTES_PER_UNIT
+# Limit of the payloads that one batch opens: half as many bytes as it may decide, because others wait for each batch.
+MAX_BATCH_BYTES = BUDGET * BYTES_PER_UNIT // 2
 PROCESS_DIED = "process_died"
 # Anybody can cause any number of envelopes that nothing follows from. Of each reason a process keeps this many rows a
 # minute, for operators, and of envelopes that cannot be read this many hashes an hour. A further copy of an envelope
