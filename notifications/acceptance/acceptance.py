@@ -182,6 +182,11 @@ class _Draft:
         return self.slot is not None
 
     @property
+    def is_silent(self) -> bool:
+        """Return whether it succeeds without an attempt. The time of the answer must not tell so."""
+        return self.error is ReportError.NONE
+
+    @property
     def error(self) -> ReportError | None:
         return ReportError.NONE if self.wakes_at else self.verdict.error
 
@@ -197,7 +202,8 @@ class _Request:
 
     @property
     def is_answered(self) -> bool:
-        return all(draft.error is not None for draft in self.drafts)
+        """Return whether it is answered at once, because all its reports are errors."""
+        return all(draft.error for draft in self.drafts)
 
     @property
     def is_refused(self) -> bool:
@@ -228,7 +234,8 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in fresh.values()]
     _limit(requests, now=now)
-    _choose(requests, all_queues.and_halted(sending.limits.reach.halts()), sending.limits)
+    all_queues = all_queues.and_halted(sending.limits.reach.halts())
+    _choose(requests, all_queues, sending.limits)
     crowded = _coalesce(requests)
     stored = [request for request in requests if not request.is_refused]
     _store(bridge, stored, free_ids, sending, now=now)
@@ -249,7 +256,11 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
         claims=[
             _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
         ],
-        waiting=[_waiting(bridge, request, now=now) for request in requests if not request.is_answered],
+        waiting=[
+            _waiting(bridge, request, _silent_queues(request, all_queues, sending.limits), now=now)
+            for request in requests
+            if not request.is_answered
+        ],
         replayed=replayed,
         stored={request.incoming.source_key for request in stored},
     )
@@ -360,7 +371,8 @@ def _decide(
         is_overloaded=addressee is not None and _is_overloaded(addressee),
     )
     if verdict is not Verdict.DELIVER:
-        return _Draft(position, notification, verdict, why=_why(verdict, notification, addressee))
+        why = _why(verdict, notification, addressee)
+        return _Draft(position, notification, verdict, addressee=addressee, why=why)
     taken.add(key)
     return _Draft(position, notification, verdict, addressee=addressee, dedup_key=key)
 
@@ -382,12 +394,20 @@ def _is_token_right(notification: PushNotification, addressee: Addressee) -> boo
 
 
 def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
-    """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it."""
+    """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it.
+
+    Every notification that succeeds is charged to its sender, because a sender could otherwise find out, on a phone of
+    its own, how many of them were not wanted. Addresses and the server are charged only for what goes out.
+    """
     buckets, beyond = own_buckets(), list[tuple[_Draft, list[Bucket]]]()
-    for draft, wanted in [(draft, _buckets_of(request, draft)) for request in requests for draft in request.stored]:
-        if not buckets.take(wanted, now=now):
-            draft.why = _limit_of(draft, *buckets.find_empty(wanted, now=now))
-            beyond.append((draft, wanted))
+    for request in requests:
+        sender = SENDER + request.sender_digest, settings.SENDER_LIMITS
+        for draft in (draft for draft in request.drafts if not draft.error):
+            is_within = buckets.take([sender], now=now)
+            if draft.verdict is Verdict.DELIVER and not (is_within and buckets.take(_buckets_of(draft), now=now)):
+                wanted = [*_buckets_of(draft), sender]
+                draft.why = _limit_of(draft, *buckets.find_empty(wanted, now=now))
+                beyond.append((draft, wanted))
     _hold_back(beyond, now=now)
 
 
@@ -408,17 +428,16 @@ def _within_limits(repeats: Sequence[Incoming], *, now: datetime) -> list[Incomi
 
 
 def _addressee(draft: _Draft) -> Addressee:
-    """Return the addressee of a notification that is to be delivered."""
-    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be no delivery
+    """Return the addressee of a notification that succeeds."""
+    assert draft.addressee is not None  # noqa: S101 - it was found, or there would be an error
     return draft.addressee
 
 
-def _buckets_of(request: _Request, draft: _Draft) -> list[Bucket]:
-    """Return the buckets of a notification, its route's first."""
+def _buckets_of(draft: _Draft) -> list[Bucket]:
+    """Return the buckets of a notification that goes out, its route's first."""
     is_apart = draft.notification.type in APART
     return [
         (b"r%d/%d" % (_addressee(draft).route_id, is_apart), APART_LIMITS if is_apart else settings.ROUTE_LIMITS),
-        (SENDER + request.sender_digest, settings.SENDER_LIMITS),
         (GLOBAL, settings.GLOBAL_LIMITS),
     ]
 
@@ -446,9 +465,13 @@ def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimi
 
 
 def _put_into_queue(draft: _Draft, known: Queues) -> None:
-    addressee = _addressee(draft)
-    draft.queue = known.key(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
+    draft.queue = _queue_of(draft, known)
     draft.queue_id = known.id_of(draft.queue)
+
+
+def _queue_of(draft: _Draft, known: Queues) -> QueueKey:
+    addressee = _addressee(draft)
+    return known.key(addressee.gateway, addressee.channel, is_proven=addressee.is_route_proven)
 
 
 def _take_capacity(draft: _Draft, known: Queues, limits: ConcurrencyLimits) -> None:
@@ -487,6 +510,14 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
         if surplus > 0:
             crowded.append(route_id)
     return crowded
+
+
+def _silent_queues(request: _Request, known: Queues, limits: ConcurrencyLimits) -> list[QueueKey] | None:
+    """Return the queue of each notification that succeeds without an attempt, or None if a push would wait there."""
+    silent = [draft for draft in request.drafts if draft.is_silent]
+    queues_of = [_queue_of(draft, known) for draft in silent]
+    has_capacity = all(not known.covering(key) and limits.has_capacity(Slot(known.id_of(key))) for key in queues_of)
+    return queues_of if has_capacity and not any(_is_overloaded(_addressee(draft)) for draft in silent) else None
 
 
 def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
@@ -622,7 +653,9 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
     )
 
 
-def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest:
+def _waiting(
+    bridge: str, request: _Request, silent_queues: Sequence[QueueKey] | None, *, now: datetime
+) -> WaitingRequest:
     incoming = request.incoming
     untried = {
         draft.id: (position, draft.notification.public_key_hash, draft.notification.installation_id)
@@ -639,6 +672,7 @@ def _waiting(bridge: str, request: _Request, *, now: datetime) -> WaitingRequest
         due_at=reply_due_at(now),
         reports=[_report(draft) for draft in request.drafts],
         positions=untried,
+        silent_queues=silent_queues,
     )
 
 

@@ -17,7 +17,8 @@ from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of, first_day
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import observe
 from notifications.delivery.recording import Recorded
-from notifications.messages import Answer, Report
+from notifications.delivery.silence import Silence
+from notifications.messages import Answer, QueueKey, Report
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.deadlines import IS_OVERDUE
@@ -45,6 +46,8 @@ class WaitingRequest:
 
     ``reports`` has one entry for each notification that is reported, in order. An entry is None while the report is not
     known. ``positions`` has by notification id the index in ``reports``, the key hash and the installation id.
+    ``silent_queues`` has the queue of each notification that succeeds without an attempt, while the `silence` about it
+    lasts. It is None when the silence lasts until the answer is due.
     """
 
     request_id: int
@@ -56,6 +59,7 @@ class WaitingRequest:
     due_at: datetime
     reports: list[Report | None]
     positions: dict[int, tuple[int, bytes, str]]
+    silent_queues: Sequence[QueueKey] | None = ()
     is_open: bool = False  # some notification was attempted and has not ended
 
     def note(self, recorded: Recorded) -> bool:
@@ -68,7 +72,12 @@ class WaitingRequest:
             self.is_open |= recorded.is_open
             error = report_error(is_token_dead=recorded.is_token_dead)
             self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
-        return asked is not None and not self.positions
+        return asked is not None and self.is_ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it can be answered: nothing is awaited any more."""
+        return not self.positions and self.silent_queues is not None and not self.silent_queues
 
     def answer(self) -> Answer:
         """Return the answer, once all reports are known."""
@@ -96,6 +105,15 @@ class WaitingRequests:
             request = self._by_id.get(recorded.claim.request_id)
             if request and request.note(recorded):
                 self._ready[request.request_id] = request
+
+    def end(self, silences: Iterable[Silence]) -> None:
+        """End the silence of these requests."""
+        for request_id, source_key in silences:
+            request = self._by_id.get(request_id)
+            if request and request.source_key == source_key:
+                request.silent_queues = ()
+                if request.is_ready:
+                    self._ready[request_id] = request
 
     def mark_ambiguous(self, request_ids: Iterable[int]) -> None:
         """Mark requests to be settled from what is stored, because their copy in memory may be wrong."""
@@ -250,7 +268,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
 def _is_untried(notification: StoredNotification) -> bool:
     """Return whether no attempt has a result: the sender waits until the reply deadline."""
     is_first = notification.state == State.IN_FLIGHT and notification.attempt_count == 1
-    return is_first or notification.state == State.PENDING
+    return notification.report is None and (is_first or notification.state == State.PENDING)
 
 
 def _fix_reports(notifications: Sequence[StoredNotification], since: date) -> dict[int, Report]:

@@ -20,7 +20,9 @@ from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.spans import Role, note, step
 from notifications.delivery import recording, settling
+from notifications.delivery.recording import Recorded
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
+from notifications.delivery.silence import FirstAttempts, Silence, began
 from notifications.gateways.interface import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
@@ -38,8 +40,11 @@ QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
-class PushSends(InFlight[Done]):
-    """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them."""
+class PushSends(InFlight[Done | Silence]):
+    """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them.
+
+    Silences are among its sends, so that batches take the ends of silences just as they take results.
+    """
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits, *, lease: timedelta
@@ -47,14 +52,22 @@ class PushSends(InFlight[Done]):
         super().__init__(wakeup, timeout_seconds=lease.total_seconds() * USABLE_PART_OF_LEASE)
         self._gateway_for = gateway_for
         self._limits = limits
+        self._first_attempts = FirstAttempts()
+        self.recording_seconds = 0.0  # the time that it took to record the last result which came alone
         self._sent_at = self._sent_before = float("-inf")  # monotonic; when the last two batches of pushes were sent
 
-    def send(self, claims: Sequence[Claim]) -> None:
-        """Start sending, after the commit that wrote the attempts."""
-        if claims:
+    def send(self, claims: Sequence[Claim], silent: Sequence[WaitingRequest] = ()) -> None:
+        """Start sending, and the silences of these requests, after the commit that wrote them.
+
+        Without a known attempt that a silence could last as long as, it lasts until the answer is due.
+        """
+        self._first_attempts.learn([queue for request in silent for queue in request.silent_queues or ()])
+        timed = [request for request in silent if self._first_attempts.know(request.silent_queues or ())]
+        if claims or timed:
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
-            self.start([partial(self._push, claim) for claim in claims])
+            pushes = [partial(self._push, claim) for claim in claims]
+            self.start([*pushes, *(partial(self._be_silent, request) for request in timed)])
 
     def refresh_gateways(self, claims: Iterable[Claim]) -> None:
         """Let the gateways of these claims read and write their own data, before sending and after it.
@@ -80,12 +93,26 @@ class PushSends(InFlight[Done]):
 
     async def _push(self, claim: Claim) -> Done:
         began_at, started, began_ns = clock.now(), monotonic(), time_ns()
+        first = self._first_attempts.begin(claim)
         result = _timed(await _try(self._gateway_for, claim), began_at)
+        if first:
+            self._first_attempts.end(claim, first, result)
         is_error = result.outcome in FAILURES
         attributes = _attributes(claim, result)
         step("send", claim.source_key, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
+
+    async def _be_silent(self, request: WaitingRequest) -> Silence:
+        """Wait as long as pushes would take. The end of a silence that comes alone is recorded sooner than a result."""
+        since, waiting_for = began(request.received_at), request.silent_queues or ()
+        try:
+            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in waiting_for))
+            if self.under_way == 1:
+                await asyncio.sleep(self.recording_seconds)
+        except asyncio.CancelledError:
+            log.info("silence_cut_off")  # the answer was due long ago
+        return Silence(request.request_id, request.source_key)
 
 
 async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
@@ -129,7 +156,7 @@ class Delivery:
     def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
         """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
         self.limits.keep()
-        self.sends.send(claims)
+        self.sends.send(claims, [request for request in requests if request.silent_queues])
         self.waiting.add(requests)
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
         self.leave_to_others()
@@ -251,21 +278,32 @@ class Results(Step):
     def is_under_way(self) -> bool:
         return self._delivery.sends.under_way > 0
 
-    def work(self, batch: Batch) -> Work[Sequence[Done]]:
-        batch.taken = results = self._delivery.sends.peek(batch.limit)
-        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
+    def work(self, batch: Batch) -> Work[Sequence[Done | Silence]]:
+        batch.taken = taken = self._delivery.sends.peek(batch.limit)
         # The request whose last result this is can then be answered in the same commit.
-        self._delivery.waiting.note(recording.record(results, reach=self._delivery.limits.reach, now=batch.now))
-        return Work(results, is_more_left=len(results) == batch.limit)
+        self._delivery.waiting.note(self._record(_results(taken), now=batch.now))
+        self._delivery.waiting.end(each for each in taken if isinstance(each, Silence))
+        return Work(taken, is_more_left=len(taken) == batch.limit)
 
-    def committed(self, decided: Sequence[Done]) -> None:
+    def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Recorded]:
+        if not results:
+            return ()
+        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
+        since = monotonic()
+        recorded = recording.record(results, reach=self._delivery.limits.reach, now=now)
+        if len(results) == 1:
+            self._delivery.sends.recording_seconds = monotonic() - since
+        return recorded
+
+    def committed(self, decided: Sequence[Done | Silence]) -> None:
+        results = _results(decided)
         self._delivery.sends.recorded(len(decided))
-        recording.end_halts(decided, now=clock.now())
-        self._delivery.sends.refresh_gateways(claim for claim, _ in decided)
+        recording.end_halts(results, now=clock.now())
+        self._delivery.sends.refresh_gateways(claim for claim, _ in results)
         self._delivery.leave_to_others()
 
     def rolled_back(self, batch: Batch) -> None:
-        self._delivery.waiting.mark_ambiguous(claim.request_id for claim, _ in batch.taken)
+        self._delivery.waiting.mark_ambiguous(claim.request_id for claim, _ in _results(batch.taken))
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""
@@ -276,6 +314,11 @@ class Results(Step):
         """Record the result some seconds later."""
         self._delivery.sends.put_off(len(batch.taken))
         return True
+
+
+def _results(taken: Iterable[Done | Silence]) -> list[Done]:
+    """Return the results of pushes among what a batch took."""
+    return [each for each in taken if not isinstance(each, Silence)]
 
 
 class Settling(Step):
@@ -297,10 +340,11 @@ class Settling(Step):
     def work(self, batch: Batch) -> Work[list[int]]:
         ready = self._delivery.waiting.ready(batch.limit)
         overdue = self._delivery.waiting.overdue(batch.limit, now=batch.now)
-        open_ids = [request.request_id for request in (*overdue, *ready) if request.positions or request.is_open]
-        ended = [request for request in ready if not request.is_open]
+        due = (*overdue, *ready)
+        open_ids = [request.request_id for request in due if request.positions or request.is_open]
+        ended = [request for request in due if not (request.positions or request.is_open)]
         answers = answer_ended(ended, now=batch.now) + (settle(open_ids, now=batch.now) if open_ids else [])
-        return Work([request.request_id for request in (*ready, *overdue)], traced(answers))
+        return Work([request.request_id for request in due], traced(answers))
 
     def committed(self, decided: list[int]) -> None:
         self._delivery.waiting.forget(decided)

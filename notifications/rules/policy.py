@@ -119,17 +119,18 @@ def evaluate(
     """Decide about one notification.
 
     ``recipient`` is None when the installation is unknown or unregistered, or its device token is dead. A filtered
-    notification is reported as success on purpose: a sender must not find out that it is blocked.
+    notification is reported as success on purpose: a sender must not find out that it is blocked. For the same reason
+    it is refused where a wanted one would be.
     """
     if recipient is None:
         return Verdict.NOT_REGISTERED
     if not is_token_right:
         return Verdict.WRONG_TOKEN
+    if is_overloaded and not is_duplicate:
+        return Verdict.OVERLOADED
     if wish_against(notification, recipient):
         return Verdict.SUPPRESSED
-    if is_duplicate:
-        return Verdict.DUPLICATE
-    return Verdict.OVERLOADED if is_overloaded else Verdict.DELIVER
+    return Verdict.DUPLICATE if is_duplicate else Verdict.DELIVER
 
 
 def wish_against(notification: PushNotification, recipient: Recipient) -> Wish | None:

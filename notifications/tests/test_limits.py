@@ -106,9 +106,9 @@ def test_an_ordinary_request_costs_no_statement_for_its_limits(phone):
 
 
 @pytest.mark.django_db
-def test_no_answer_waits_for_a_wake_up(phone):
+def test_the_answer_about_a_wake_up_waits_for_no_attempt_of_it(phone):
     accepted = ask(*[phone] * 31)
-    assert len(accepted.waiting) == 30
+    assert [len(request.positions) for request in accepted.waiting] == [1] * 30 + [0]
     assert Attempt.objects.count() == 30
 
 

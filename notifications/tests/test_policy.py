@@ -153,6 +153,14 @@ def test_overload_is_reported_only_where_the_notification_would_be_delivered():
     assert verdict(is_token_right=False) is Verdict.WRONG_TOKEN
 
 
+def test_overload_is_reported_for_an_unwanted_notification_as_for_a_wanted_one():
+    notification = PushNotification(b"key", "id", "token", MESSAGE, chat_id=CHAT, author=AUTHOR)
+    nothing_wanted = Recipient(False, True, {AUTHOR}, {CHAT}, set())
+    for recipient in (EVERYTHING, nothing_wanted):
+        verdict = evaluate(notification, recipient, is_token_right=True, is_duplicate=False, is_overloaded=True)
+        assert verdict is Verdict.OVERLOADED
+
+
 @pytest.mark.parametrize(
     ("result", "seconds"),
     [

@@ -193,18 +193,16 @@ def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
         ({"muted_chat_list": [b"chat"]}, {"chat_id": b"chat"}, Verdict.SUPPRESSED, SUCCESS),
     ],
 )
-def test_a_notification_that_is_not_delivered_is_answered_at_once_and_keeps_no_payload(
-    recipient, asked, verdict, report
-):
+def test_a_notification_that_is_suppressed_is_answered_later_and_keeps_no_payload(recipient, asked, verdict, report):
     make_recipient(**recipient)
     accepted = accept([incoming(push(**asked))], now=NOW)
-    [answer] = accepted.answers
+    assert (Notification.objects.count(), accepted.claims, accepted.answers) == (0, [], [])
+    [answer] = settled(accepted)
     request = NotificationRequest.objects.get()
     assert reported(answer) == [report]
     assert (answer.bridge, answer.reply_address) == (BRIDGE, ADDRESS)
     assert (answer.source_key, answer.message_id) == (b"\x0e" * 32, b"status message")
     assert decided() == [(0, verdict, 1)]
-    assert (Notification.objects.count(), accepted.claims, accepted.waiting) == (0, [], [])
     assert (request.reply_address, request.decided_names) == (None, None)
 
 
@@ -372,7 +370,7 @@ def test_two_bridges_may_use_the_same_request_key():
     accept([incoming(push())], now=NOW)
     elsewhere = accept([incoming(push())], now=NOW, bridge="another-bridge")
     assert NotificationRequest.objects.count() == 2
-    assert [reported(answer) for answer in elsewhere.answers] == [[SUCCESS]]
+    assert [reported(answer) for answer in settled(elsewhere)] == [[SUCCESS]]
     assert decided() == [(0, Verdict.DUPLICATE, 1)]
 
 

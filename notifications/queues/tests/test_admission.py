@@ -86,7 +86,9 @@ def ask(*phones, limits=None, now=NOW, type_=1, sender=b"sender"):
 
 
 def reported(accepted):
-    return [report.error for answer in accepted.answers for report in answer.reports]
+    """Return the errors of all reports that are known, whenever the sender hears of them."""
+    known = [report for each in (*accepted.answers, *accepted.waiting) for report in each.reports]
+    return [report.error for report in known if report]
 
 
 def verdicts():

@@ -1,0 +1,221 @@
+"""Two-sample tests of what a sender can measure: how long its answers take while it is blocked, and while it is not.
+
+Everything is real but the node and gorush. gorush is as slow as Apple and Google are, by chance.
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from base64 import b64decode
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from itertools import count, cycle, pairwise
+from math import exp, sqrt
+from statistics import median, quantiles
+from typing import ClassVar
+
+import pytest
+from django.conf import LazySettings
+from django.utils import timezone
+
+from kit.buckets.bucket import BucketLimits, Limit
+from kit.http.connections import HttpClient, new_client, submit
+from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.messages import ChannelKey
+from notifications.queues import halts
+from registrations.messages import TokenType
+from tests.batches import Process
+from tests.conversation import EPHEMERAL, push, put, registration, request
+from tests.flows.test_half_working import ANDROID, Gorush, Phone, World, open_world
+from tests.serving import serve
+from waku_bridge.codec.envelope import decode
+from waku_bridge.codec.errors import NotDecryptable
+from waku_bridge.messages import PushResponse
+from waku_bridge.node import WakuNode
+
+pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
+BLOCKED, FREE, OWN = b"b" * 64, b"f" * 64, b"o" * 64
+REQUESTS, RATE, WARM_UP = int(os.environ.get("SAMPLE") or 300), 20, 40
+UNLIMITED: BucketLimits = (Limit(1e6, 10.0), Limit(1e6, 10.0))
+# Chance alone explains a greater difference of two samples once in a thousand tests.
+LEAST_P = 0.001
+SHIFTS_MS = (1, 2, 3, 5, 8, 12, 20, 30, 50, 100, 200)
+numbers = count(1)
+
+
+class SlowGorush(Gorush):
+    """gorush that takes as long as Apple and Google take, mostly 50 to 150 ms."""
+
+    def _answer(self, answer: object) -> None:
+        time.sleep(random.lognormvariate(-2.4, 0.4))
+        super()._answer(answer)
+
+
+class Node(BaseHTTPRequestHandler):
+    """Waku node that notes when it takes each message."""
+
+    protocol_version = "HTTP/1.1"
+    taken: ClassVar[list[tuple[float, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if "/relay/v1/messages/" in self.path:
+            self.taken.append((time.monotonic(), b64decode(json.loads(body)["payload"])))
+        self._answer(200)
+
+    def do_GET(self) -> None:
+        self._answer(404)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class Victim(Phone):
+    """A phone whose user has blocked somebody."""
+
+    def __init__(self) -> None:
+        super().__init__(ANDROID)
+        self.message = registration(self.identity, device_token=self.token, blocked_chat_list=(BLOCKED,))
+
+
+@dataclass
+class Siege:
+    """A sender with two names, one of which its victim has blocked, and the server with a working process."""
+
+    world: World
+    victim: Phone
+    node: type[Node]
+    client: HttpClient
+
+    def measure(self, names: Sequence[bytes], *, own: Sequence[Phone] = ()) -> dict[bytes, list[float]]:
+        """Ask for pushes by these names, one after the other, and return how long each answer took.
+
+        All are to the victim, but for those by the name `OWN`.
+        """
+        phones = cycle(own)
+        sent: dict[bytes, tuple[bytes, float]] = {}
+        due = time.monotonic()
+        for name in names:
+            due += random.uniform(0.5, 1.5) / RATE
+            time.sleep(max(0.0, due - time.monotonic()))
+            message_id = b"%d" % next(numbers)
+            phone = next(phones) if name == OWN else self.victim
+            message = request(push(phone.identity, author=name), signer=EPHEMERAL, message_id=message_id)
+            sent[message_id] = name, time.monotonic()
+            put(message)
+        time.sleep(4)
+        took: dict[bytes, list[float]] = defaultdict(list)
+        for message_id, at in self._answered().items():
+            if message_id in sent:
+                name, since = sent[message_id]
+                took[name].append(at - since)
+        assert sum(map(len, took.values())) == len(names)
+        return took
+
+    def _answered(self) -> dict[bytes, float]:
+        """Return by message id when the node took the answer first."""
+        answered: dict[bytes, float] = {}
+        for at, payload in self.node.taken:
+            with suppress(NotDecryptable):  # an answer to another sender
+                body = decode(payload, [EPHEMERAL], EPHEMERAL).body
+                if isinstance(body, PushResponse):
+                    answered.setdefault(body.message_id, at)
+        return answered
+
+
+@pytest.fixture
+def siege(settings: LazySettings) -> Iterator[Siege]:
+    settings.ROUTE_LIMITS = settings.SENDER_LIMITS = UNLIMITED
+    node = type("OwnNode", (Node,), {"taken": []})
+    with open_world(SlowGorush) as world, serve(node) as server:
+        victim = Victim()
+        world.register(victim)
+        world.notify(victim)
+        client = new_client(timeout_seconds=5)
+        process = Process(
+            GorushGateway(settings.GORUSH_URLS, client),
+            nodes=[WakuNode(f"http://127.0.0.1:{server.server_port}", client)],
+        )
+        with working(process):
+            siege = Siege(world, victim, node, client)
+            siege.measure([OWN] * WARM_UP, own=world.phones[ANDROID][:1])
+            yield siege
+        submit(client.aclose()).result(2)
+
+
+@contextmanager
+def working(process: Process) -> Iterator[None]:
+    thread = threading.Thread(target=process.worker.run)
+    thread.start()
+    yield
+    process.worker.stop(timeout_seconds=5)
+    thread.join(20)
+
+
+def shuffled(*names: bytes) -> list[bytes]:
+    each = [*names] * REQUESTS
+    random.shuffle(each)
+    return each
+
+
+def judge(state: str, first: Sequence[float], second: Sequence[float]) -> None:
+    """Print how the samples differ, and what difference the test would find."""
+    found = next((ms for ms in SHIFTS_MS if p_of(first, [each + ms / 1000 for each in second]) < LEAST_P), None)
+    distance, p = distance_of(first, second), p_of(first, second)
+    print(
+        f"\n8: {state}: blocked {_shown(first)}, free {_shown(second)}: distance {distance:.3f}, p {p:.3f}"
+        f" ({len(first)} + {len(second)} answers; {found} ms more would tell)"
+    )
+    assert p >= LEAST_P
+
+
+def _shown(sample: Sequence[float]) -> str:
+    low, *_, high = quantiles(sample, n=20)
+    return f"{median(sample) * 1000:.1f} ms ({low * 1000:.1f} to {high * 1000:.1f})"
+
+
+def distance_of(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the statistic of Kolmogorov and Smirnov: the greatest distance of the two empirical distributions."""
+    both = sorted([(each, 1 / len(first)) for each in first] + [(each, -1 / len(second)) for each in second])
+    height, distance = 0.0, 0.0
+    for (value, step), (following, _) in pairwise([*both, (float("inf"), 0.0)]):
+        height += step
+        distance = max(distance, abs(height)) if following > value else distance
+    return distance
+
+
+def p_of(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the probability of a distance like that or greater, if chance alone decided."""
+    size = sqrt(len(first) * len(second) / (len(first) + len(second)))
+    scaled = (size + 0.12 + 0.11 / size) * distance_of(first, second)
+    terms = ((-1) ** (k - 1) * exp(-2 * k * k * scaled * scaled) for k in range(1, 101))
+    return min(1.0, 2 * sum(terms)) if scaled > 0.2 else 1.0
+
+
+def test_answers_tell_nothing_while_the_queue_runs(siege: Siege) -> None:
+    took = siege.measure(shuffled(BLOCKED, FREE))
+    judge("a queue that runs", took[BLOCKED], took[FREE])
+
+
+def test_answers_tell_nothing_while_the_queue_is_halted(siege: Siege) -> None:
+    halts.pause(ChannelKey(TokenType.FIREBASE, ""), by="operator", why="siege", now=timezone.now())
+    took = siege.measure(shuffled(BLOCKED, FREE))
+    judge("a halted queue", took[BLOCKED], took[FREE])
+
+
+def test_answers_tell_nothing_beyond_a_limit(siege: Siege, settings: LazySettings) -> None:
+    """The limit of the victim's phone is used up. The sender's own phones tell how fast their queue is."""
+    own = siege.world.phones[ANDROID][1:]
+    tokens = REQUESTS // len(own) + 10
+    settings.ROUTE_LIMITS = Limit(tokens, 1e6), Limit(tokens, 1e6)
+    siege.measure([FREE] * tokens)
+    took = siege.measure(shuffled(BLOCKED, FREE, OWN), own=own)
+    judge("beyond a limit", took[BLOCKED], took[FREE])
+    judge("beyond a limit, beside a phone within it", took[BLOCKED], took[OWN])
