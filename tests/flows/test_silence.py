@@ -38,8 +38,8 @@ APP = ChannelKey(TokenType.FIREBASE, "")
 keys = count(1)
 
 
-class Door(RecordingGateway):
-    """A gateway that keeps pushes while it is closed."""
+class Gate(RecordingGateway):
+    """A gateway that holds pushes back while it is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     say(*users, process=known)
     say(request(*map(phone_of, RULES), signer=somebody(), message_id=KNOWN), process=known)
     known.process_backlog()
-    return Process(Door())
+    return Process(Gate())
 
 
 RULES: dict[Identity, dict[str, Any]] = {
@@ -113,8 +113,8 @@ def work(process: Process, *, batches: int = 5) -> None:
         process.wait()
 
 
-def gateway_of(process: Process) -> Door:
-    assert isinstance(process.gateway, Door)
+def gateway_of(process: Process) -> Gate:
+    assert isinstance(process.gateway, Gate)
     return process.gateway
 
 
@@ -194,7 +194,7 @@ def answered_at(last: int) -> set[datetime]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answer_survives_its_worker_and_is_given_once(kind: Kind, process: Process) -> None:
-    suspect, dead, other = somebody(), process, Process(Door())
+    suspect, dead, other = somebody(), process, Process(Gate())
     say(wanted(somebody(), OUTSIDER), kind(suspect), process=dead)
     other.process_batch(now=due_at() + GRACE - timedelta(milliseconds=1))
     assert answers(suspect) == []
@@ -231,7 +231,9 @@ def test_one_push_without_an_attempt_keeps_the_answer_about_all_of_its_request(
 
 
 @pytest.mark.parametrize("kind", [wanted, *KINDS])
-def test_what_a_sender_may_still_send_tells_it_nothing(kind: Kind, process: Process, settings: LazySettings) -> None:
+def test_pushes_without_an_attempt_count_for_the_limit_of_their_sender(
+    kind: Kind, process: Process, settings: LazySettings
+) -> None:
     """It counts on phones of its own. Pushes that the other address merges are charged as well."""
     settings.SENDER_LIMITS, settings.ROUTE_LIMITS = limits(8), limits(4)
     gateway_of(process).is_open.set()

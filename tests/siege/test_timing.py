@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import pytest
 from django.conf import LazySettings
+from django.db import connection
 from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
@@ -138,6 +139,7 @@ def siege(settings: LazySettings) -> Iterator[Siege]:
         victim = Victim()
         world.register(victim)
         world.notify(victim)
+        connection.close()  # the world's process was the leader
         client = new_client(timeout_seconds=5)
         process = Process(
             GorushGateway(settings.GORUSH_URLS, client),
