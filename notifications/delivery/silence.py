@@ -18,6 +18,7 @@ from time import monotonic
 from typing import LiteralString, NamedTuple
 
 import structlog
+from django.conf import settings
 from django.db import Error
 
 from kit.db.clock import clock
@@ -111,6 +112,8 @@ class FirstAttempts:
         Between them, so that no silence is exactly as long as a push that its sender could measure.
         """
         attempts = [*self._of.get(queue, ())]
+        if not attempts:  # the only one was none that counts
+            return float(settings.REPLY_DEADLINE_SECONDS)
         chosen = random.choice(attempts)  # noqa: S311 - what a sender can see of it is little
         if chosen.seconds is None:
             await chosen.is_over.wait()

@@ -9,7 +9,6 @@ import random
 import threading
 import time
 from base64 import b64decode
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from waku_bridge.node import WakuNode
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 BLOCKED, FREE, OWN = b"b" * 64, b"f" * 64, b"o" * 64
-REQUESTS, RATE, WARM_UP = int(os.environ.get("SAMPLE") or 300), 20, 40
+SAMPLE, RATE, WARM_UP = int(os.environ.get("SAMPLE") or 300), 20, 40
 UNLIMITED: BucketLimits = (Limit(1e6, 10.0), Limit(1e6, 10.0))
 # Chance alone explains a greater difference of two samples once in a thousand tests.
 LEAST_P = 0.001
@@ -95,30 +94,24 @@ class Siege:
     node: type[Node]
     client: HttpClient
 
-    def measure(self, names: Sequence[bytes], *, own: Sequence[Phone] = ()) -> dict[bytes, list[float]]:
-        """Ask for pushes by these names, one after the other, and return how long each answer took.
+    def measure(self, groups: Sequence[Sequence[bytes]], *, own: Sequence[Phone] = ()) -> list[list[float]]:
+        """Ask for pushes by the names of each group at once, and return how long each answer took.
 
         All are to the victim, but for those by the name `OWN`.
         """
-        phones = cycle(own)
-        sent: dict[bytes, tuple[bytes, float]] = {}
-        due = time.monotonic()
-        for name in names:
+        phones, due = cycle(own), time.monotonic()
+        sent: list[tuple[float, list[bytes]]] = []
+        for names in groups:
+            pushes = [push((next(phones) if n == OWN else self.victim).identity, author=n) for n in names]
+            ids = [b"%d" % next(numbers) for _ in names]
+            messages = [request(p, signer=EPHEMERAL, message_id=pk) for p, pk in zip(pushes, ids, strict=True)]
             due += random.uniform(0.5, 1.5) / RATE
             time.sleep(max(0.0, due - time.monotonic()))
-            message_id = b"%d" % next(numbers)
-            phone = next(phones) if name == OWN else self.victim
-            message = request(push(phone.identity, author=name), signer=EPHEMERAL, message_id=message_id)
-            sent[message_id] = name, time.monotonic()
-            put(message)
+            sent.append((time.monotonic(), ids))
+            put(*messages)
         time.sleep(4)
-        took: dict[bytes, list[float]] = defaultdict(list)
-        for message_id, at in self._answered().items():
-            if message_id in sent:
-                name, since = sent[message_id]
-                took[name].append(at - since)
-        assert sum(map(len, took.values())) == len(names)
-        return took
+        answered = self._answered()
+        return [[answered[message_id] - since for message_id in ids] for since, ids in sent]
 
     def _answered(self) -> dict[bytes, float]:
         """Return by message id when the node took the answer first."""
@@ -147,7 +140,7 @@ def siege(settings: LazySettings) -> Iterator[Siege]:
         )
         with working(process):
             siege = Siege(world, victim, node, client)
-            siege.measure([OWN] * WARM_UP, own=world.phones[ANDROID][:1])
+            siege.measure([[OWN]] * WARM_UP, own=world.phones[ANDROID][:1])
             yield siege
         submit(client.aclose()).result(2)
 
@@ -161,10 +154,14 @@ def working(process: Process) -> Iterator[None]:
     thread.join(20)
 
 
-def shuffled(*names: bytes) -> list[bytes]:
-    each = [*names] * REQUESTS
-    random.shuffle(each)
-    return each
+def compare(siege: Siege, *names: bytes, own: Sequence[Phone] = ()) -> list[list[float]]:
+    """Ask by these names in a random order, and return the sample of each."""
+    order = [*names] * SAMPLE
+    random.shuffle(order)
+    samples: dict[bytes, list[float]] = {name: [] for name in names}
+    for name, [took] in zip(order, siege.measure([[name] for name in order], own=own), strict=True):
+        samples[name].append(took)
+    return list(samples.values())
 
 
 def judge(state: str, first: Sequence[float], second: Sequence[float]) -> None:
@@ -202,22 +199,30 @@ def p_of(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def test_answers_tell_nothing_while_the_queue_runs(siege: Siege) -> None:
-    took = siege.measure(shuffled(BLOCKED, FREE))
-    judge("a queue that runs", took[BLOCKED], took[FREE])
+    judge("a queue that runs", *compare(siege, BLOCKED, FREE))
+
+
+def test_answers_to_requests_side_by_side_tell_nothing(siege: Siege) -> None:
+    """A sender asks by two names at once, and takes the difference."""
+    pairs = [[BLOCKED, FREE], [FREE, FREE]] * SAMPLE
+    random.shuffle(pairs)
+    apart: dict[bytes, list[float]] = {BLOCKED: [], FREE: []}
+    for (name, _), (first, second) in zip(pairs, siege.measure(pairs), strict=True):
+        apart[name].append(first - second)
+    judge("the difference of two at once", apart[BLOCKED], apart[FREE])
 
 
 def test_answers_tell_nothing_while_the_queue_is_halted(siege: Siege) -> None:
     halts.pause(ChannelKey(TokenType.FIREBASE, ""), by="operator", why="siege", now=timezone.now())
-    took = siege.measure(shuffled(BLOCKED, FREE))
-    judge("a halted queue", took[BLOCKED], took[FREE])
+    judge("a halted queue", *compare(siege, BLOCKED, FREE))
 
 
 def test_answers_tell_nothing_beyond_a_limit(siege: Siege, settings: LazySettings) -> None:
     """The limit of the victim's phone is used up. The sender's own phones tell how fast their queue is."""
     own = siege.world.phones[ANDROID][1:]
-    tokens = REQUESTS // len(own) + 10
+    tokens = SAMPLE // len(own) + 10
     settings.ROUTE_LIMITS = Limit(tokens, 1e6), Limit(tokens, 1e6)
-    siege.measure([FREE] * tokens)
-    took = siege.measure(shuffled(BLOCKED, FREE, OWN), own=own)
-    judge("beyond a limit", took[BLOCKED], took[FREE])
-    judge("beyond a limit, beside a phone within it", took[BLOCKED], took[OWN])
+    siege.measure([[FREE]] * tokens)
+    blocked, merged, within = compare(siege, BLOCKED, FREE, OWN, own=own)
+    judge("beyond a limit", blocked, merged)
+    judge("beyond a limit, beside a phone within it", blocked, within)
