@@ -400,14 +400,14 @@ def _limit(requests: Sequence[_Request], *, now: datetime) -> None:
     its own, how many of them were not wanted. Addresses and the server are charged only for what goes out.
     """
     buckets, beyond = own_buckets(), list[tuple[_Draft, list[Bucket]]]()
-    for request in requests:
-        sender = SENDER + request.sender_digest, settings.SENDER_LIMITS
-        for draft in (draft for draft in request.drafts if not draft.error):
-            is_within = buckets.take([sender], now=now)
-            if draft.verdict is Verdict.DELIVER and not (is_within and buckets.take(_buckets_of(draft), now=now)):
-                wanted = [*_buckets_of(draft), sender]
-                draft.why = _limit_of(draft, *buckets.find_empty(wanted, now=now))
-                beyond.append((draft, wanted))
+    for request, draft in ((each, draft) for each in requests for draft in each.drafts if not draft.error):
+        if draft.verdict is Verdict.DELIVER:
+            wanted = _buckets_of(request, draft)
+            if buckets.take(wanted, now=now):
+                continue
+            draft.why = _limit_of(draft, *buckets.find_empty(wanted, now=now))
+            beyond.append((draft, wanted))
+        buckets.take([_bucket_of_sender(request)], now=now)
     _hold_back(beyond, now=now)
 
 
@@ -433,13 +433,18 @@ def _addressee(draft: _Draft) -> Addressee:
     return draft.addressee
 
 
-def _buckets_of(draft: _Draft) -> list[Bucket]:
-    """Return the buckets of a notification that goes out, its route's first."""
+def _buckets_of(request: _Request, draft: _Draft) -> list[Bucket]:
+    """Return the buckets of a notification that is to be delivered, its route's first."""
     is_apart = draft.notification.type in APART
     return [
         (b"r%d/%d" % (_addressee(draft).route_id, is_apart), APART_LIMITS if is_apart else settings.ROUTE_LIMITS),
+        _bucket_of_sender(request),
         (GLOBAL, settings.GLOBAL_LIMITS),
     ]
+
+
+def _bucket_of_sender(request: _Request) -> Bucket:
+    return SENDER + request.sender_digest, settings.SENDER_LIMITS
 
 
 def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) -> None:

@@ -673,7 +673,7 @@ def phones(number: int) -> list[Identity]:
     return users
 
 
-@limit("sender key (all that succeeds), server: {setting}, …; likewise")
+@limit("sender key (every success), server: {setting}, …; likewise")
 def test_a_sender_wakes_as_many_phones_as_an_operator_sets(
     setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
 ) -> None:
@@ -686,7 +686,7 @@ def test_a_sender_wakes_as_many_phones_as_an_operator_sets(
     assert pushed_with_content(server, gateway, [request(another, message_id=b"m", signer=anybody())]) == 1
 
 
-@limit("sender key (all that succeeds), server: …, {setting}; likewise")
+@limit("sender key (every success), server: …, {setting}; likewise")
 def test_all_senders_wake_as_many_phones_as_an_operator_sets(
     setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
 ) -> None:
