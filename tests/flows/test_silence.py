@@ -178,7 +178,7 @@ def test_without_capacity_all_are_answered_together_at_the_deadline(
     say(wanted(somebody(), OUTSIDER), wanted(control, OUTSIDER), kind(suspect), process=narrow)
     narrow.process_until(lambda: answers(control) and answers(suspect))
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
-    assert answered_at(2) == {due_at()}
+    assert answered_at(3) == {due_at()}
     gateway_of(process).is_open.set()
 
 
