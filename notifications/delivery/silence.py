@@ -2,7 +2,7 @@
 
 The sender must not learn which of its notifications these are. So each keeps its request waiting as long as a first
 attempt from its recipient's queue would: by the times of the last first attempts there, chance decides. Attempts under
-way count too, so the silence of a queue that hangs is as long as everybody's.
+way count too, so that a queue which hangs is silent about everything.
 
     first attempt ──▶ its time ──┐
                                  ├──▶ a time by chance ──▶ the request is settled with the results of the moment
@@ -105,6 +105,15 @@ class FirstAttempts:
         """Wait until a first attempt of this queue that began at ``since`` (monotonic) would be over."""
         seconds = await self._draw(queue)
         await asyncio.sleep(since + seconds - monotonic())
+        if hanging := self._find_hanging(queue):
+            await hanging.is_over.wait()
+
+    def _find_hanging(self, queue: QueueKey) -> FirstAttempt | None:
+        """Return an attempt that is under way for longer than any that is over took, or None without one."""
+        attempts, now = self._of.get(queue, ()), monotonic()
+        longest = max((attempt.seconds for attempt in attempts if attempt.seconds is not None), default=0.0)
+        under_way = (attempt for attempt in attempts if attempt.seconds is None)
+        return next((attempt for attempt in under_way if now - attempt.began > longest), None)
 
     async def _draw(self, queue: QueueKey) -> float:
         """Return a time by chance: that of an attempt under way, or one between two neighbours of those that are over.

@@ -156,6 +156,21 @@ def test_a_push_beyond_the_limit_of_its_address_is_answered_as_one_within(
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
 
 
+def test_while_a_queue_hangs_nothing_is_answered_sooner(process: Process) -> None:
+    """Earlier attempts were quick."""
+    gateway_of(process).is_open.set()
+    say(wanted(somebody(), OUTSIDER), process=process)
+    process.process_backlog()
+    gateway_of(process).is_open.clear()
+    control, suspect = somebody(), somebody()
+    say(wanted(control, OUTSIDER), process=process)
+    say(blocked(suspect), process=process)
+    work(process)
+    assert (answers(control), answers(suspect)) == ([], [])
+    gateway_of(process).is_open.set()
+    process.process_until(lambda: answers(suspect))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_halted_queue_all_are_answered_together_at_the_deadline(
     kind: Kind, process: Process, settings: LazySettings
