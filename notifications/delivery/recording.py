@@ -87,6 +87,14 @@ class Recorded(NamedTuple):
     is_open: bool  # its report is not fixed by this result: see `REPORTED`
     is_token_dead: bool
 
+    @property
+    def request_id(self) -> int:
+        return self.claim.request_id
+
+    @property
+    def source_key(self) -> bytes:
+        return self.claim.source_key
+
 
 def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Recorded]:
     """Write the gateways' results in the transaction of a batch, and return what they mean for the senders.

@@ -62,22 +62,20 @@ class WaitingRequest:
     silent_queues: Sequence[QueueKey] | None = ()
     is_open: bool = False  # some notification was attempted and has not ended
 
-    def note(self, recorded: Recorded) -> bool:
-        """Note one result, and return whether all are known now."""
-        if recorded.claim.source_key not in {b"", self.source_key}:  # another request with this one's id (fail-over)
+    def note(self, recorded: Recorded | Silence) -> bool:
+        """Note one result, or the end of the silence, and return whether nothing keeps the answer any more."""
+        if recorded.source_key not in {b"", self.source_key}:  # another request with this one's id (fail-over)
             return False
+        if isinstance(recorded, Silence):
+            self.silent_queues = ()
+            return not self.positions
         asked = self.positions.pop(recorded.claim.notification_id, None)
         if asked is not None:
             position, public_key_hash, installation_id = asked
             self.is_open |= recorded.is_open
             error = report_error(is_token_dead=recorded.is_token_dead)
             self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
-        return asked is not None and self.is_ready
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether it can be answered: nothing is awaited any more."""
-        return not self.positions and self.silent_queues is not None and not self.silent_queues
+        return asked is not None and not self.positions and self.silent_queues is not None and not self.silent_queues
 
     def answer(self) -> Answer:
         """Return the answer, once all reports are known."""
@@ -99,21 +97,12 @@ class WaitingRequests:
             self._by_id[request.request_id] = request
             heappush(self._due, (request.due_at, request.request_id))
 
-    def note(self, results: Iterable[Recorded]) -> None:
-        """Note results that were just stored."""
+    def note(self, results: Iterable[Recorded | Silence]) -> None:
+        """Note results that were just stored, and silences that ended, in the order of their arrival."""
         for recorded in results:
-            request = self._by_id.get(recorded.claim.request_id)
+            request = self._by_id.get(recorded.request_id)
             if request and request.note(recorded):
                 self._ready[request.request_id] = request
-
-    def end(self, silences: Iterable[Silence]) -> None:
-        """End the silence of these requests."""
-        for request_id, source_key in silences:
-            request = self._by_id.get(request_id)
-            if request and request.source_key == source_key:
-                request.silent_queues = ()
-                if request.is_ready:
-                    self._ready[request_id] = request
 
     def mark_ambiguous(self, request_ids: Iterable[int]) -> None:
         """Mark requests to be settled from what is stored, because their copy in memory may be wrong."""

@@ -281,8 +281,8 @@ class Results(Step):
     def work(self, batch: Batch) -> Work[Sequence[Done | Silence]]:
         batch.taken = taken = self._delivery.sends.peek(batch.limit)
         # The request whose last result this is can then be answered in the same commit.
-        self._delivery.waiting.note(self._record(_results(taken), now=batch.now))
-        self._delivery.waiting.end(each for each in taken if isinstance(each, Silence))
+        recorded = iter(self._record(_results(taken), now=batch.now))
+        self._delivery.waiting.note([each if isinstance(each, Silence) else next(recorded) for each in taken])
         return Work(taken, is_more_left=len(taken) == batch.limit)
 
     def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Recorded]:
@@ -344,6 +344,9 @@ class Settling(Step):
         open_ids = [request.request_id for request in due if request.positions or request.is_open]
         ended = [request for request in due if not (request.positions or request.is_open)]
         answers = answer_ended(ended, now=batch.now) + (settle(open_ids, now=batch.now) if open_ids else [])
+        # The order of the answers would tell, too, how their requests were decided.
+        order = {request.source_key: place for place, request in enumerate(due)}
+        answers.sort(key=lambda answer: order.get(answer.source_key, 0))
         return Work([request.request_id for request in due], traced(answers))
 
     def committed(self, decided: list[int]) -> None:
