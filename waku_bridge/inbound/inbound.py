@@ -73,7 +73,7 @@ QUERIES_PER_KEY_PER_MINUTE = 1200
 # Limits of the registrations that are answered with an error: of a key with a proven address, and of all others.
 ERROR = b"e"  # the bucket of all others; with the digest of a key: its bucket
 ERRORS_OF_KEY: BucketLimits = CHANGES
-ERRORS: BucketLimits = (Limit(10, 1.0),)
+ERRORS: BucketLimits = (Limit(30, 3.0),)
 
 # The error in our answer (71/STATUS-PUSH-NOTIFICATION-SERVER, PushNotificationRegistrationResponse) for each refusal.
 REGISTRATION_ERRORS = {

@@ -48,10 +48,10 @@ FRESH_NS = 15 * 10**9
 # `MAX_RETRIES_APART` times as long.
 RETRY_AFTER = timedelta(seconds=10)
 MAX_RETRIES_APART = 6
-# Clients repeat a registration for days, but none waits an hour for one answer. Replies that are discarded are given up
+# Clients repeat a registration for days, but none waits an hour for one answer. Errors to unproven keys are given up
 # early: anybody can cause any number, and nodes that refuse them should not be offered all of them for an hour.
 GIVE_UP_AFTER = timedelta(hours=1)
-GIVE_UP_DISCARDED_AFTER = timedelta(minutes=1)
+GIVE_UP_ERRORS_AFTER = timedelta(minutes=1)
 # A message needs a second or two from publication to archive. The time doubles with each repetition.
 CHECK_AFTER = timedelta(seconds=3)
 
@@ -292,7 +292,8 @@ def claim_pending(*, limit: int, now: datetime, nothing_before: datetime = LONG_
 _GIVE_UP = f"""
     WITH old AS (
         SELECT id, envelope_hash, is_discarded {_PENDING} AND next_attempt_at <= %(now)s
-            AND created_at <= CASE WHEN is_discarded THEN %(old_discarded)s::timestamptz ELSE %(old)s::timestamptz END
+            AND created_at <= CASE WHEN is_discarded AND NOT needs_confirmation THEN %(old_error)s::timestamptz
+                ELSE %(old)s::timestamptz END
         ORDER BY next_attempt_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), discarded AS (
         DELETE FROM waku_bridge_outboundreply_under_way
@@ -312,9 +313,9 @@ _GIVE_UP = f"""
 def give_up(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
     """Close replies that no node took within `GIVE_UP_AFTER`, and return their number. No client waits for them.
 
-    Those that are discarded end after `GIVE_UP_DISCARDED_AFTER`.
+    Errors to unproven keys end after `GIVE_UP_ERRORS_AFTER`.
     """
-    old = {"old": now - GIVE_UP_AFTER, "old_discarded": now - GIVE_UP_DISCARDED_AFTER}
+    old = {"old": now - GIVE_UP_AFTER, "old_error": now - GIVE_UP_ERRORS_AFTER}
     times = {"now": now, "today": day_of(now), "nothing_before": nothing_before}
     given_up = len(fetch(_GIVE_UP, {"limit": limit, **times, **old}))
     REPLIES_ABANDONED.inc(given_up)

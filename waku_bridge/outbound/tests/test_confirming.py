@@ -123,8 +123,8 @@ def test_a_reply_that_is_discarded_is_published_again_and_leaves_no_row_when_it_
     assert not OutboundReply.objects.exists()
 
 
-def test_a_reply_that_is_discarded_and_that_no_node_took_leaves_no_row_and_is_given_up_early(clock):
-    make_reply(at=clock.at, is_discarded=True)
+def test_an_error_to_an_unproven_key_that_no_node_took_leaves_no_row_and_is_given_up_early(clock):
+    make_reply(at=clock.at, is_discarded=True, needs_confirmation=False)
     kept = make_reply(at=clock.at)
     for wait, given_up in ((59, 0), (1, 1), (3539, 0), (1, 1)):
         clock.goes(wait)
