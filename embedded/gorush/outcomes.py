@@ -36,13 +36,15 @@ cut-…              is delivered, and the connection cut without an answer: the
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
+from urllib.parse import quote
 
-from embedded.gorush.urls import APPLE_URL, GOOGLE_URL, as_shown
-
+APPLE_URL = "https://api.sandbox.push.apple.com/3/device/"
+GOOGLE_URL = "https://fcm.googleapis.com/v1/projects/status-im/messages:send"
 PAGE = "<html><body>502 Bad Gateway</body></html>"
 READ_RESET = "read tcp 127.0.0.1:50000->127.0.0.1:443: read: connection reset by peer"
 FIREBASE_SENDS = 5
+SHOWN = "$&+,/:;=@!'()*~?#%"  # Go percent-encodes any other character of a token in the URL of its errors
 
 
 class Platform(IntEnum):
@@ -50,17 +52,15 @@ class Platform(IntEnum):
 
     IOS = 1
     ANDROID = 2
-    HUAWEI = 3
 
 
-class Answer(IntEnum):
-    """The answer to the whole HTTP request, mildest first. Of several tokens, the one with the worst answer decides."""
+class Answer(Enum):
+    """The answer to the HTTP request."""
 
-    RESULT = 0
-    GARBAGE = 1
-    EMPTY_500 = 2
-    CUT = 3
-    HANG = 4
+    RESULT = auto()
+    GARBAGE = auto()
+    CUT = auto()
+    HANG = auto()
 
 
 class Refusal(Enum):
@@ -97,7 +97,7 @@ class Refusal(Enum):
 
     def text(self, platform: Platform, token: str) -> str:
         ios, android = self.value
-        return (ios if platform is Platform.IOS else android).strip().replace("{token}", as_shown(token))
+        return (ios if platform is Platform.IOS else android).strip().replace("{token}", quote(token, safe=SHOWN))
 
     def sends(self, platform: Platform) -> int:
         """Return how often gorush sends one push. The Firebase SDK repeats such failures, without a setting for it."""
@@ -106,9 +106,10 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one push. `is_sent`: it reaches Apple or Google. `error`: their answer (empty: accepted).
+    """The outcome of one push.
 
-    A refused push reaches them `sends` times.
+    `is_sent`: it reaches Apple or Google, `sends` times. `error`: their answer (empty: accepted). `status`: that of
+    the answer, which is empty unless it is 200.
     """
 
     error: str = ""
@@ -116,6 +117,7 @@ class Outcome:
     sends: int = 1
     is_sent: bool = True
     answer: Answer = Answer.RESULT
+    status: int = 200
     delay_ms: int = 0
 
     @property
@@ -130,7 +132,7 @@ ANSWER_LOST = (Refusal.LOST, Refusal.RESET)
 REFUSALS: Mapping[str, Refusal] = {f"{refusal.name.lower()}-": refusal for refusal in Refusal}
 ANSWERS: Mapping[str, Outcome] = {
     "hang-": Outcome(is_sent=False, answer=Answer.HANG),
-    "500-": Outcome(is_sent=False, answer=Answer.EMPTY_500),
+    "500-": Outcome(is_sent=False, status=500),
     "garbage-": Outcome(is_sent=False, answer=Answer.GARBAGE),
     "cut-": Outcome(answer=Answer.CUT),
 }

@@ -15,9 +15,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from embedded.gorush import outcomes
-from embedded.gorush.gateway import Settings
 from embedded.gorush.outcomes import DELIVERED, Platform, decide
-from tests.faulty.gorush import create_app
+from embedded.gorush.server import Settings, create_app
 
 Client = TestClient[Any, Any]
 PUSH = {"platform": 1, "topic": "im.status", "tokens": ["ok-1"], "message": "m", "data": {"chatId": "0x1"}}
@@ -94,7 +93,7 @@ def test_the_record_outlives_the_server_and_is_read_in_steps_by_its_owner_only(t
 
 def test_faults_strike_until_they_are_cleared_and_unknown_ones_change_nothing() -> None:
     async def scenario(client: Client) -> None:
-        for unknown in ({"down": True, "typo": True}, {"down": 1}, {"delay_ms": True}):
+        for unknown in ({"down": True, "typo": True}, {"down": "yes"}, {"delay_ms": True}):
             assert (await client.post("/dev/faults", json=unknown)).status == 400
         assert (await send(client)).status == 200
         await client.post("/dev/faults", json={"down": True})

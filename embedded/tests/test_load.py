@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from embedded.gorush.gateway import Settings
-from embedded.gorush.http.server import create_app
+from embedded.gorush.server import Settings, create_app
 from embedded.load.waku import (
     LoadRequests,
     ReplyReader,

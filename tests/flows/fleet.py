@@ -122,8 +122,7 @@ def node(port: int) -> ProcessSpec:
 
 
 def gorush(port: int) -> ProcessSpec:
-    module = "tests.faulty.gorush"
-    return python("gorush", "-m", module, "--port", str(port), stop_order=StopOrder.PEER)
+    return python("gorush", "-m", "embedded.gorush", "--port", str(port), stop_order=StopOrder.PEER)
 
 
 def migrate() -> ProcessSpec:

@@ -92,8 +92,8 @@ class Servers:
 
     def development(self, name: str, *arguments: str) -> Server:
         port = free_port()
-        module = "tests.faulty.gorush"
-        self._start(python(name, "-m", module, "--port", str(port), *arguments, stop_order=StopOrder.PEER), port)
+        options = ["--port", str(port), *arguments]
+        self._start(python(name, "-m", "embedded.gorush", *options, stop_order=StopOrder.PEER), port)
         return Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
 
     def real(self, name: str, *, port: int | None = None, authority: str = "", **settings: str) -> Server:

@@ -6,7 +6,6 @@ reads and breaks either.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
@@ -35,9 +34,9 @@ async def answer(request: Request, ledger: Ledger, faults: ProviderFaults, cut: 
             pushes = ledger.since(since)
             return json_reply({"pushes": pushes, "last_id": since + len(pushes)})
         case "POST" | "DELETE", "/dev/faults":
-            faults.update(orjson.loads(request.body) if request.method == "POST" else asdict(ProviderFaults()))
+            faults.update(orjson.loads(request.body)) if request.method == "POST" else faults.clear()
             cut()
-            return json_reply(asdict(faults))
+            return json_reply(faults.as_dict())
         case "GET", "/healthz":
             return Reply()
     return Reply(HTTPStatus.NOT_FOUND)

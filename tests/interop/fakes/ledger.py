@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from embedded.gorush.outcomes import Outcome, Platform, decide
-from tests.faulty.gorush_faults import Faults
+from embedded.gorush.server import Faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.faulty.gorush_faults import Faults
+from embedded.gorush.server import Faults
 from tests.interop.fakes.messages import Break
 
 # A TLS record (RFC 8446, 5.1 and 6) with the fatal alert certificate_expired, in plain text before any handshake.

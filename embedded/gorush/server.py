@@ -1,0 +1,271 @@
+"""The server: the pushes that reached the imitated Apple or Google, the faults, and gorush's HTTP interface.
+
+Pushes are recorded in SQLite, in memory or in a file. Each statement commits itself, without waiting for the disk.
+`/dev/` has the endpoints of a development server only: they show tokens, and log none.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from embedded.dev_server import Switches, add_faults, cut, json_reply
+from embedded.gorush.outcomes import Answer, Outcome, Platform, Refusal, decide, fate_of, refuse
+from embedded.gorush.request import BadRequestError, Notification, read_push
+from notifications.gateways.gorush.answers.masking import mask
+
+VERSION = "v1.22.0-devserver"
+MAX_COLLAPSE_ID_BYTES = 64
+HANG_CHECK_SECONDS = 0.5
+PAGE = 10_000
+# The settings that the config check reads, by gorush's names.
+CONFIG = """core:
+  address: 127.0.0.1
+  worker_num: 256
+  queue_num: 8192
+  max_notification: 100
+  sync: true
+  feedback_hook_url: ""
+android:
+  enabled: true
+  key_path: "[REDACTED]"
+  max_retry: 0
+ios:
+  enabled: true
+  key_path: "[REDACTED]"
+  max_concurrent_pushes: 256
+  max_retry: 0
+queue:
+  engine: local
+log:
+  hide_token: {hide_token}
+grpc:
+  enabled: false
+"""
+SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS push (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, received_ms INTEGER NOT NULL, platform INTEGER NOT NULL, token TEXT NOT NULL,
+    topic TEXT NOT NULL, collapse_id TEXT NOT NULL, error TEXT NOT NULL, notification BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS push_token ON push (token, collapse_id, error);
+"""
+INSERT = """INSERT INTO push (received_ms, platform, token, topic, collapse_id, error, notification)
+    VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings: `data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch."""
+
+    data: Path | None = None
+    hide_token: bool = False
+
+
+@dataclass(slots=True)
+class Faults(Switches):
+    """Faults of the whole gorush, as opposed to those of one device token (`outcomes.py`)."""
+
+    down: int = False  # a connection is cut, but none to /dev/
+    status: int = 0  # every push is answered with this status and an empty body, and not sent
+    refuses_keys: int = False  # Apple and Google refuse a push for the credentials that gorush has
+    delay_ms: int = 0  # every push waits this long. It goes on when its caller closes the connection
+
+
+class Gateway:
+    """The record of pushes, the counters of `/api/stat/app`, and the way to the imitated Apple and Google."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.data:
+            settings.data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
+            settings.data.chmod(0o600)
+        self.settings = settings
+        self.faults = Faults()
+        self.counters: Counter[str] = Counter()
+        self.record = sqlite3.connect(settings.data or ":memory:", isolation_level=None)
+        self.record.row_factory = sqlite3.Row
+        self.record.executescript(SCHEMA)
+
+    async def send(self, notification: Notification) -> Outcome:
+        """Return the outcome of a notification once it is settled, as gorush does in sync mode."""
+        outcome = self._outcome(notification)
+        self.counters["total_count"] += notification.count
+        self.counters["submitted_tasks"] += notification.is_enabled
+        if outcome.delay_ms:
+            await asyncio.sleep(outcome.delay_ms / 1000)
+        if outcome.is_sent:
+            self._receive(notification, outcome)
+        self.counters["success_tasks"] += notification.is_enabled
+        return outcome
+
+    def _outcome(self, notification: Notification) -> Outcome:
+        """Decide by the faults, and then by the token, after the checks that gorush, Apple and Google make before."""
+        [token], faults = notification.tokens, self.faults
+        if faults.status:
+            return Outcome(is_sent=False, status=faults.status)
+        if not notification.is_enabled:
+            return Outcome(is_sent=False)
+        platform = Platform(notification.platform)
+        if faults.strikes("refuses_keys"):
+            outcome = refuse(Refusal.CONFIG, platform, token)
+        elif platform is Platform.IOS and (reason := _refusal_of_apple(notification, token)):
+            outcome = Outcome(error=reason)
+        elif notification.is_too_large:
+            outcome = refuse(Refusal.BIG, platform, token)
+        else:
+            outcome = decide(token, platform, self._tries(token, notification.collapse_id))
+        return replace(outcome, delay_ms=outcome.delay_ms + faults.delay_ms)
+
+    def _tries(self, token: str, collapse_id: str) -> int:
+        if "flaky" not in fate_of(token):
+            return 0
+        sql = "SELECT count(*) FROM push WHERE token = ? AND collapse_id = ?"
+        return int(self.record.execute(sql, (token, collapse_id)).fetchone()[0])
+
+    def _receive(self, notification: Notification, outcome: Outcome) -> None:
+        now_ms, body = time.time_ns() // 1_000_000, orjson.dumps(notification.fields)
+        address = notification.platform, notification.tokens[0], notification.text("topic"), notification.collapse_id
+        self.record.executemany(INSERT, [(now_ms, *address, outcome.upstream_error, body)] * outcome.sends)
+        kind = "push_error" if outcome.error else "push_success"
+        self.counters[f"{Platform(notification.platform).name.lower()}.{kind}"] += 1
+
+
+def _refusal_of_apple(notification: Notification, token: str) -> str:
+    if not token:
+        return "MissingDeviceToken"
+    if not notification.text("topic"):
+        return "MissingTopic"
+    return "BadCollapseId" if len(notification.collapse_id.encode()) > MAX_COLLAPSE_ID_BYTES else ""
+
+
+GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)
+routes = web.RouteTableDef()
+
+
+def create_app(settings: Settings) -> web.Application:
+    app = web.Application(middlewares=[fail_when_down])
+    app[GATEWAY] = gateway = Gateway(settings)
+    add_faults(app, gateway.faults)
+    app.add_routes(routes)
+    app.router.add_route("*", "/{path:.*}", refuse_unknown)
+    app.on_cleanup.append(close)
+    return app
+
+
+async def close(app: web.Application) -> None:
+    app[GATEWAY].record.close()
+
+
+@web.middleware
+async def fail_when_down(request: web.Request, handler: Handler) -> web.StreamResponse:
+    is_cut = not request.path.startswith("/dev/") and request.app[GATEWAY].faults.strikes("down")
+    return cut(request) if is_cut else await handler(request)
+
+
+@routes.post("/api/push")
+async def push(request: web.Request) -> web.Response:
+    """Answer in sync mode: when the push is settled, and with a failure only."""
+    gateway = request.app[GATEWAY]
+    try:
+        notification = read_push(await request.read())
+    except BadRequestError as exc:
+        return json_reply({"code": 400, "message": str(exc)}, 400, "utf-8")
+    outcome = await gateway.send(notification)
+    if outcome.answer is Answer.GARBAGE:
+        return web.Response(text="<html><body>It works!</body></html>", content_type="text/html")
+    if outcome.answer is Answer.HANG:
+        await _caller_gone(request)
+    if outcome.answer is not Answer.RESULT:
+        return cut(request)
+    if outcome.status != web.HTTPOk.status_code:
+        return web.Response(status=outcome.status)
+    logs = [_failure(notification, outcome, hide_token=gateway.settings.hide_token)] if outcome.error else []
+    return json_reply({"counts": notification.count, "logs": logs, "success": "ok"}, charset="utf-8")
+
+
+def _failure(notification: Notification, outcome: Outcome, *, hide_token: bool) -> dict[str, str]:
+    [token], notif_id = notification.tokens, notification.text("notif_id")
+    return {
+        **({"notif_id": notif_id} if notif_id else {}),
+        "type": "failed-push",
+        "platform": Platform(notification.platform).name.lower(),
+        "token": mask(token) if hide_token else token,
+        "message": notification.text("message"),
+        "error": outcome.error,
+    }
+
+
+async def _caller_gone(request: web.Request) -> None:
+    # aiohttp keeps a handler running when its caller leaves, and has no event for it.
+    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+        await asyncio.sleep(HANG_CHECK_SECONDS)
+
+
+@routes.get("/healthz")
+async def health(_request: web.Request) -> web.Response:
+    """Report that the process lives. The answer says nothing about Apple or Google."""
+    return web.Response()
+
+
+@routes.get("/version", allow_head=False)
+async def version(_request: web.Request) -> web.Response:
+    return json_reply({"source": "https://github.com/appleboy/gorush", "version": VERSION}, charset="utf-8")
+
+
+@routes.get("/api/stat/app")
+async def statistics(request: web.Request) -> web.Response:
+    """Answer with gorush's counters. A task is a notification, counted when it ends."""
+    counters = request.app[GATEWAY].counters
+    tasks = {name: counters[name] for name in ("success_tasks", "failure_tasks", "submitted_tasks", "total_count")}
+    platforms = {
+        name: {kind: counters[f"{name}.{kind}"] for kind in ("push_success", "push_error")}
+        for name in ("ios", "android")
+    }
+    return json_reply({"version": VERSION, "busy_workers": 0, **tasks, **platforms}, charset="utf-8")
+
+
+@routes.get("/api/config")
+async def config(request: web.Request) -> web.Response:
+    """Show the settings as YAML."""
+    text = CONFIG.format(hide_token=str(request.app[GATEWAY].settings.hide_token).lower())
+    return web.Response(text=text, content_type="application/yaml", charset="utf-8")
+
+
+async def refuse_unknown(_request: web.Request) -> web.Response:
+    """Answer 404, also for a known path with a wrong method, and for `//api/push`, which bare gorush does not merge."""
+    return web.Response(status=404, body=b"404 page not found", content_type="text/plain")
+
+
+@routes.get("/dev/pushes")
+async def list_pushes(request: web.Request) -> web.Response:
+    """Return the pushes after `since`, at most `limit`. `last_id` is the `since` of the next call.
+
+    `counts` has for each token how many pushes were accepted, and how many refused.
+    """
+    record = request.app[GATEWAY].record
+    since, limit = int(request.query.get("since", 0)), int(request.query.get("limit", PAGE))
+    page = list(map(_as_dict, record.execute("SELECT * FROM push WHERE id > ? ORDER BY id LIMIT ?", (since, limit))))
+    counted = record.execute("SELECT token, sum(error = ''), sum(error != '') FROM push GROUP BY token")
+    counts = {token: {"accepted": accepted, "refused": refused} for token, accepted, refused in counted}
+    return json_reply({"pushes": page, "last_id": page[-1]["id"] if page else since, "counts": counts})
+
+
+def _as_dict(row: sqlite3.Row) -> dict[str, Any]:
+    shown = dict(row) | {"platform": Platform(row["platform"]).name.lower()}
+    notification = orjson.loads(shown.pop("notification"))
+    texts = {name: notification.get(name) or "" for name in ("notif_id", "message")}
+    return {**shown, **texts, "data": notification.get("data") or {}, "notification": notification}
+
+
+@routes.delete("/dev/pushes")
+async def forget_pushes(request: web.Request) -> web.Response:
+    """Forget all pushes. Ids go on, so that a reader's `since` stays valid."""
+    request.app[GATEWAY].record.execute("DELETE FROM push")
+    return web.Response(status=204)
