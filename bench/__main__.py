@@ -5,93 +5,69 @@ Figures are CPU times, and ratios measured in one run. Wall-clock times depend o
 
 import argparse
 import json
-import multiprocessing
 import os
 import platform
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from bench.lake import reports
-from bench.nodes import live, load, reading_costs, topics, walker
-from bench.pages import console
-from bench.request import codec, path, request_files, tracing, xmpp
-from bench.whole import away, databases, growth, life, month, retention, scale, sizes, throughput
+from bench.running import servers
+from bench.running.fleet import fleet_and_django
 
-FORK = multiprocessing.get_context("fork")
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS: dict[str, Callable[[], dict[str, object]]] = {
-    "codec": codec.run,
-    "path": path.run,
-    "files": request_files.run,
-    "tracing": tracing.run,
-    "xmpp": xmpp.run,
-    "topics": topics.run,
-    "live": live.run,
-    "life": life.run,
-    "walker": walker.run,
-    "reading": reading_costs.run,
-    "load": load.run,
-    "reports": reports.run,
-    "retention": retention.run,
-    "month": month.run,
-    "console": console.run,
-    "throughput": throughput.run,
-    "databases": databases.run,
-    "away": away.run,
-    "scale": scale.run,
-    "growth": growth.run,
-    "sizes": sizes.run,
+NAMES = ["codec", "path", "files", "life", "reports", "month", "console"]
+NAMES += ["throughput", "databases", "away", "scale", "growth"]
+# The servers around a benchmark that uses models. It is imported once they run and Django is set up for them.
+AROUND: dict[str, Callable[[Namespace], AbstractContextManager[object]]] = {
+    "path": lambda _: servers.around_django(),
+    "files": lambda _: servers.around_django(),
+    "reports": lambda _: servers.around_django(),
+    "month": lambda _: fleet_and_django(),
+    # Filling writes as much as a month of traffic does.
+    "console": lambda options: servers.around_django(options.keep, max_wal_size="4GB"),
 }
 
 
 def main() -> None:
     """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"which ones: {', '.join(BENCHMARKS)} (default: all but month)"
-    )
-    parser.add_argument("--events", type=reports.parse_sizes, help="sizes of the reports' days: 1m,5m,50m")
-    parser.add_argument("--registrations", type=int, default=console.REGISTRATIONS, help="of the console's database")
-    parser.add_argument("--attempts", type=int, default=console.ATTEMPTS, help="of the console's database")
-    parser.add_argument("--requests", type=int, default=month.REQUESTS, help="in the tables of the month")
-    parser.add_argument("--minutes", type=int, default=month.MINUTES, help="of messages after the month")
+    help_ = f"which ones: {', '.join(NAMES)} (default: all but month)"
+    parser.add_argument("names", nargs="*", metavar="name", help=help_)
+    sizes = [10_000, 1_000_000, 5_000_000]  # the first one shows the minimum time of a night
+    parser.add_argument("--events", type=_sizes, default=sizes, help="sizes of the reports' days: 1m,5m,50m")
+    parser.add_argument("--registrations", type=int, default=1_000_000, help="of the console's database")
+    parser.add_argument("--attempts", type=int, default=10_000_000, help="of the console's database")
+    parser.add_argument("--requests", type=int, default=5_000_000, help="in the tables of the month")
+    parser.add_argument("--minutes", type=int, default=60, help="of messages after the month")
     parser.add_argument("--keep", type=Path, metavar="folder", help="folder for the filled console database")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that the servers are stopped
-    names = arguments.names or [name for name in BENCHMARKS if name != "month"]  # month takes an hour
-    if unknown := set(names) - BENCHMARKS.keys():
+    names = options.names or [name for name in NAMES if name != "month"]  # month takes an hour
+    if unknown := set(names).difference(NAMES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    sizes = arguments.registrations, arguments.attempts
-    benchmarks = BENCHMARKS | {"console": partial(console.run, *sizes, arguments.keep)}
-    benchmarks["month"] = partial(month.run, arguments.requests, arguments.minutes)
-    if arguments.events:
-        benchmarks["reports"] = partial(reports.run, arguments.events)
-    write({name: alone(benchmarks[name]) for name in names})
+    _write({name: servers.in_own_process(_run, name, options) for name in names})
 
 
-def alone(benchmark: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Run a benchmark in a process of its own, because a process can set up Django only once, for one database."""
-    receiver, sender = FORK.Pipe(duplex=False)
-    child = FORK.Process(target=lambda: sender.send(benchmark()))
-    child.start()
-    sender.close()
-    try:
-        result: dict[str, object] = receiver.recv()
-    except EOFError:
-        sys.exit("The benchmark failed; its messages are above.")
-    except BaseException:
-        child.terminate()  # it stops its servers
-        raise
-    finally:
-        child.join()
-    return result
+def _sizes(text: str) -> list[int]:
+    """Return sizes such as ``1m,5m`` as numbers."""
+    units = {"k": 1000, "m": 1_000_000}
+    return [int(float(part[:-1]) * units[part[-1]]) if part[-1] in units else int(part) for part in text.split(",")]
 
 
-def write(results: dict[str, dict[str, object]]) -> None:
+def _run(name: str, options: Namespace) -> Any:
+    if name not in AROUND:
+        return import_module(f"bench.{name}").run()
+    with AROUND[name](options) as around:
+        return import_module(f"bench.{name}").run(around, options)
+
+
+def _write(results: dict[str, dict[str, object]]) -> None:
     """Write the results into a file named after the time."""
     RESULTS.mkdir(exist_ok=True)
     measured_at = datetime.now(UTC)

@@ -5,45 +5,34 @@ The development node and gorush run beside it and are counted apart. Everything 
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
+from django.db import connections
 
 from bench.running import servers
-from bench.running.servers import SERVER_KEY, TOPIC
+from bench.running.servers import SECRETS, TOPIC
 from embedded.servers.ports import free_port
 
 RING_CAPACITY = 100_000
 READY_SECONDS = 120.0
 # A part of a process's command line, and the name of its kind. The first part that matches decides.
-NAMES = {
-    "pushserver bridge": "bridge",
-    "pushserver batches": "batches",
-    "celeryd: batches@": "batches",
-    "pushserver tasks": "tasks",
-    "celeryd: tasks@": "tasks",
-    "pushserver reports": "reports",
-    "celeryd: reports@": "reports",
-    "granian": "web",
-    "postgres": "postgres",
-    "pgserver": "postgres",
-    "valkey": "valkey",
-}
+KINDS = ("bridge", "batches", "tasks", "reports")
+NAMES = {part: kind for kind in KINDS for part in (f"pushserver {kind}", f"celeryd: {kind}@")}
+NAMES |= {"granian": "web", "postgres": "postgres", "pgserver": "postgres", "valkey": "valkey"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(NamedTuple):
     """A running server. ``roots`` are `manage.py up`, and PostgreSQL where that does not start it."""
 
+    folder: Path
     node_url: str
     gorush_url: str
     database_url: str
@@ -56,9 +45,8 @@ class Fleet:
 
     def bridge(self) -> psutil.Process:
         """Return the bridge that reads. PostgreSQL has the process id in the name of its session."""
-        [(name,)] = self.database.execute(
-            "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'push-bridge %'"
-        ).fetchall()
+        sessions = "SELECT DISTINCT application_name FROM pg_stat_activity WHERE application_name LIKE 'push-bridge %'"
+        [(name,)] = self.database.execute(sessions).fetchall()
         return psutil.Process(int(name.rpartition(" ")[2]))
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -69,10 +57,10 @@ class Fleet:
                 total[name_of(process)] += servers.spent_by(process)
         return total
 
-    def count(self, sql: str) -> int:
+    def number(self, sql: str) -> int:
         """Return the one number that a statement finds."""
-        row = self.database.execute(sql).fetchone()
-        return int(row[0]) if row else 0
+        [(number,)] = self.database.execute(sql).fetchall()
+        return int(number)
 
 
 def name_of(process: psutil.Process) -> str:
@@ -86,10 +74,7 @@ def name_of(process: psutil.Process) -> str:
 
 @contextmanager
 def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.0) -> Iterator[Fleet]:
-    """Run `manage.py up` with these options until it is ready, and stop it in the end.
-
-    Its database may be ``away_ms`` milliseconds away.
-    """
+    """Run `manage.py up` with these options, on a database that may be ``away_ms`` milliseconds away."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         node_url = stack.enter_context(servers.node("--shard", TOPIC, "--relay-cache-capacity", str(ring_capacity)))
@@ -102,28 +87,26 @@ def fleet(*options: str, ring_capacity: int = RING_CAPACITY, away_ms: float = 0.
             "WAKU_NODES": node_url,
             "GORUSH_URL": gorush_url,
             "WAKU_RING_CAPACITY": str(ring_capacity),
-            "SERVER_PRIVATE_KEY": SERVER_KEY,
+            **SECRETS,
             **configured,
             "CANARY_PERIOD_SECONDS": "0",
             "NEW_INSTALLATIONS_PER_MINUTE": "1000000",  # all phones are new, and all come at once
             "LOG_LEVEL": "WARNING",
-            # One sender sends all requests, faster than the limits allow.
-            "SENDER_LIMITS": "1000000/1,100000000/60",
+            "SENDER_LIMITS": "1000000/1,100000000/60",  # one sender sends all requests
         }
-        root = stack.enter_context(_up(folder / "up.log", options, environment))
+        command = [sys.executable, "manage.py", "up", *options]
+        root = psutil.Process(stack.enter_context(servers.process(command, env=environment)).pid)
         servers.wait_until(lambda: servers.answers(f"{url}/readyz"), READY_SECONDS)
         embedded = json.loads((folder / "data" / "embedded.json").read_text())
         database_url = configured["DATABASE_URL"] or embedded["DATABASE_URL"]
         database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        yield Fleet(node_url, gorush_url, database_url, database, [root, *further])
+        yield Fleet(folder, node_url, gorush_url, database_url, database, [root, *further])
 
 
 @contextmanager
-def _up(log: Path, options: tuple[str, ...], environment: dict[str, str]) -> Iterator[psutil.Process]:
-    command = [sys.executable, "manage.py", "up", *options]
-    with log.open("wb") as stream, subprocess.Popen(command, env=environment, stdout=stream, stderr=stream) as running:
-        try:
-            yield psutil.Process(running.pid)
-        finally:
-            running.terminate()
-            running.wait(timeout=60)
+def fleet_and_django() -> Iterator[Fleet]:
+    """Run the whole server, and set up Django in this process on its database."""
+    with fleet() as running:
+        servers.set_up_django(running.folder, running.database_url)
+        yield running
+        connections.close_all()

@@ -7,71 +7,57 @@ busy. So there is a second floor, of the same work on all cores at once, as in a
 import asyncio
 import multiprocessing
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic, process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
-from bench.request import codec
+from bench import codec
 from bench.running import servers
 
-POSTS = 384
-WIDTH = 64
-ROUNDS = 7
+POSTS, WIDTH, ROUNDS = 384, 64, 7
 CROWDED_SECONDS = 5.0
-# Sizes of typical bodies: a push for gorush, and a reply for the node.
-GORUSH_BYTES, NODE_BYTES = 577, 835
+SIZES_BYTES = (577, 835)  # of typical bodies: a push for gorush, and a reply for the node
 
 
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """CPU milliseconds of one request."""
+class Floor(NamedTuple):
+    """CPU milliseconds of one request: its cryptography, its POST to gorush, both of its POSTs, and all together."""
 
     crypto_ms: float
     gorush_post_ms: float
-    node_post_ms: float
-
-    @property
-    def http_ms(self) -> float:
-        """Return the CPU time of both POSTs."""
-        return self.gorush_post_ms + self.node_post_ms
-
-    @property
-    def total_ms(self) -> float:
-        """Return the whole floor."""
-        return self.crypto_ms + self.http_ms
+    http_ms: float
+    total_ms: float
 
 
 def measure() -> Floor:
     """Measure the floors. Each is the minimum of several rounds, because other tenants only add to it."""
     results: dict[str, Any] = codec.run()
-    crypto_ms = float(results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
-    with servers.node() as node_url, servers.gorush() as gorush_url:
-        return Floor(
-            crypto_ms,
-            asyncio.run(post_ms(f"{gorush_url}/dev/nothing", GORUSH_BYTES)),
-            asyncio.run(post_ms(f"{node_url}/dev/nothing", NODE_BYTES)),
-        )
+    crypto_ms = (results["decode request"]["floor_us"] + results["encode response"]["floor_us"]) / 1000
+    with _urls() as urls:
+        gorush_ms, node_ms = (asyncio.run(_post_ms(*each)) for each in zip(urls, SIZES_BYTES, strict=True))
+    return Floor(crypto_ms, gorush_ms, gorush_ms + node_ms, crypto_ms + gorush_ms + node_ms)
 
 
 def crowded_ms() -> float:
     """Return the CPU milliseconds of one request's cryptography and POSTs while every core does the same work."""
     cores = os.cpu_count() or 1
-    with (
-        servers.node() as node_url,
-        servers.gorush() as gorush_url,
-        multiprocessing.get_context("spawn").Pool(cores) as pool,
-    ):
-        urls = f"{gorush_url}/dev/nothing", f"{node_url}/dev/nothing"
-        each = pool.starmap(_request_ms, [(urls, CROWDED_SECONDS)] * cores, chunksize=1)
-    return sum(each) / cores
+    with _urls() as urls, multiprocessing.get_context("spawn").Pool(cores) as pool:
+        return sum(pool.map(_request_ms, [urls] * cores, chunksize=1)) / cores
 
 
-def _request_ms(urls: tuple[str, str], seconds: float) -> float:
+@contextmanager
+def _urls() -> Iterator[tuple[str, str]]:
+    """Run a gorush and a node, and yield an address of each that does nothing."""
+    with servers.gorush() as gorush_url, servers.node() as node_url:
+        yield f"{gorush_url}/dev/nothing", f"{node_url}/dev/nothing"
+
+
+def _request_ms(urls: tuple[str, str]) -> float:
     """Return the CPU milliseconds of a request in this process, after a while in which the others have begun, too."""
     asyncio.run(_requests_ms(urls, 1.0))
-    return asyncio.run(_requests_ms(urls, seconds))
+    return asyncio.run(_requests_ms(urls, CROWDED_SECONDS))
 
 
 async def _requests_ms(urls: tuple[str, str], seconds: float) -> float:
@@ -81,25 +67,24 @@ async def _requests_ms(urls: tuple[str, str], seconds: float) -> float:
         while monotonic() < until:
             for _ in range(WIDTH):
                 crypto()
-            bodies = zip(urls, (b"x" * GORUSH_BYTES, b"x" * NODE_BYTES), strict=True)
-            await asyncio.gather(*(_post(session, url, body) for url, body in bodies for _ in range(WIDTH)))
+            posts = zip(urls, SIZES_BYTES, strict=True)
+            await asyncio.gather(*(_post(session, url, size) for url, size in posts for _ in range(WIDTH)))
             count += WIDTH
     return (process_time() - started) * 1000 / count
 
 
-async def post_ms(url: str, size_bytes: int) -> float:
+async def _post_ms(url: str, size_bytes: int) -> float:
     """Return the CPU time of a POST by aiohttp, which is the fastest client here."""
+    rounds_ms = []
     async with aiohttp.ClientSession() as session:
-        return min([await _post_all(session, url, b"x" * size_bytes) for _ in range(ROUNDS)])
+        for _ in range(ROUNDS):
+            started = process_time()
+            for _ in range(POSTS // WIDTH):
+                await asyncio.gather(*(_post(session, url, size_bytes) for _ in range(WIDTH)))
+            rounds_ms.append((process_time() - started) * 1000 / POSTS)
+    return min(rounds_ms)
 
 
-async def _post_all(session: aiohttp.ClientSession, url: str, body: bytes) -> float:
-    started = process_time()
-    for _ in range(POSTS // WIDTH):
-        await asyncio.gather(*(_post(session, url, body) for _ in range(WIDTH)))
-    return (process_time() - started) * 1000 / POSTS
-
-
-async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
-    async with session.post(url, data=body) as response:
+async def _post(session: aiohttp.ClientSession, url: str, size_bytes: int) -> None:
+    async with session.post(url, data=b"x" * size_bytes) as response:
         await response.read()

@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 from uuid import uuid4
 
 from coincurve import PrivateKey
@@ -14,12 +15,13 @@ from waku_bridge.codec.envelope import encode_registration, encode_request
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage
 
+SERVER = PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()
+
 
 class Phones:
     """Android phones, each of another user, and one sender that notifies them in turn."""
 
     def __init__(self, count: int) -> None:
-        self._server = PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()
         self._sender = Identity(PrivateKey(os.urandom(32)))
         self._registered: list[PushNotification] = []
         self._tokens: list[str] = []
@@ -35,30 +37,22 @@ class Phones:
 
     def request(self, number: int) -> WakuMessage:
         """Return a request to notify one phone about a message of its own."""
-        return encode_request(
-            PushRequest(os.urandom(32), (self._registered[number % len(self._registered)],)),
-            signer=self._sender,
-            server=self._server,
-            timestamp_ns=time.time_ns(),
-            random_bytes=os.urandom,
-        ).message
+        asked = PushRequest(os.urandom(32), (self._registered[number % len(self._registered)],))
+        return encode_request(asked, signer=self._sender, **_sealed()).message
 
     def _register(self) -> WakuMessage:
-        client = Identity(PrivateKey(os.urandom(32)))
-        installation_id, access_token = str(uuid4()), str(uuid4())
+        client, installation_id, access_token = Identity(PrivateKey(os.urandom(32))), str(uuid4()), str(uuid4())
+        push = PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
+        self._registered.append(push)
         self._tokens.append(installation_id.ljust(163, "t"))
-        self._registered.append(
-            PushNotification(client.key_hash, installation_id, access_token, NotificationType.MESSAGE)
-        )
-        registration = RegistrationMessage(
-            installation_id,
-            1,
-            TokenType.FIREBASE,
-            self._tokens[-1],
-            access_token=access_token,
-            grant=sign_grant(client.private_key, self._server, access_token),
-            enabled=True,
-        )
-        return encode_registration(
-            registration, identity=client, server=self._server, timestamp_ns=time.time_ns(), random_bytes=os.urandom
-        ).message
+        allowed: dict[str, Any] = {
+            "access_token": access_token,
+            "grant": sign_grant(client.private_key, SERVER, access_token),
+        }
+        address = (installation_id, 1, TokenType.FIREBASE, self._tokens[-1])
+        registration = RegistrationMessage(*address, **allowed, enabled=True)
+        return encode_registration(registration, identity=client, **_sealed()).message
+
+
+def _sealed() -> dict[str, Any]:
+    return {"server": SERVER, "timestamp_ns": time.time_ns(), "random_bytes": os.urandom}

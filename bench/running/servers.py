@@ -3,31 +3,38 @@
 With DATABASE=system PostgreSQL is the one that Debian installs, with its defaults, instead of the embedded one.
 """
 
-import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import django
 import httpx
 import psutil
 import psycopg
+from django.core.management import call_command
+from django.db import connections
 from psycopg.conninfo import conninfo_to_dict
 
+from bench.running.delaying import relay
 from embedded.servers import installed
 from embedded.servers.accounts import own_folder
-from embedded.servers.ports import free_port, is_free
+from embedded.servers.ports import free_port
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 
+P = ParamSpec("P")
+T = TypeVar("T")
+FORK = multiprocessing.get_context("fork")
 TOPIC = "/waku/2/rs/16/32"
 PUBLISH_PATH = f"/relay/v1/messages/{quote(TOPIC, safe='')}"
 SERVER_KEY = "02" * 32
@@ -39,41 +46,64 @@ SECRETS = {
 }
 
 
-def environment(folder: Path, database_url: str, **others: str) -> dict[str, str]:
-    """Return the environment of a process of the server on this database. ``others`` are further variables."""
-    settings = {"DJANGO_SETTINGS_MODULE": "pushserver.settings", "DATA_DIR": str(folder / "data"), "DEBUG": "0"}
-    return os.environ | SECRETS | settings | {"DATABASE_URL": database_url} | others
+class Around(NamedTuple):
+    """The servers around a process with Django: the folder of their data, and the first process of PostgreSQL."""
+
+    folder: Path
+    postgres: psutil.Process
+
+
+@contextmanager
+def around_django(kept: Path | None = None, **settings: str) -> Iterator[Around]:
+    """Run PostgreSQL with these settings, Valkey, a node and a gorush, and set up Django in this process.
+
+    Their data may be ``kept`` in a folder.
+    """
+    with ExitStack() as stack:
+        folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        database_url, process = stack.enter_context(postgres(folder, **settings))
+        urls = {
+            "REDIS_URL": stack.enter_context(valkey(folder)),
+            "WAKU_NODES": stack.enter_context(node("--shard", TOPIC)),
+            "GORUSH_URL": stack.enter_context(gorush()),
+        }
+        set_up_django(folder, database_url, LOG_LEVEL="ERROR", API_CALLS_PER_MINUTE="100000", **urls)
+        yield Around(folder, process)
+        connections.close_all()  # PostgreSQL waits for that before it ends
 
 
 def set_up_django(folder: Path, database_url: str, **others: str) -> None:
-    """Set up Django in this process, and migrate the database."""
-    os.environ.update(environment(folder, database_url, **others))
+    """Set up Django in this process, and migrate the database. ``others`` are variables of the environment."""
+    settings = {"DJANGO_SETTINGS_MODULE": "pushserver.settings", "DATA_DIR": str(folder / "data"), "DEBUG": "0"}
+    os.environ.update(SECRETS | settings | {"DATABASE_URL": database_url} | others)
     django.setup()
-    from django.core.management import call_command  # noqa: PLC0415 - once Django is set up
-
     call_command("migrate", verbosity=0)
 
 
-def manage(*arguments: str, environment: Mapping[str, str]) -> None:
-    """Run a management command in this environment."""
-    subprocess.run([sys.executable, "manage.py", *arguments], env=environment, check=True)
-
-
-def result_of(module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a module as a program, which sets up a Django of its own, and return the JSON in its last line."""
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    child = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    return json.loads(child.stdout.splitlines()[-1])
+def in_own_process(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Return what this returns in a process of its own, because a process can set up Django only once."""
+    receiver, sender = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=lambda: sender.send(work(*arguments, **named)))
+    child.start()
+    sender.close()
+    try:
+        result: T = receiver.recv()
+    except EOFError:
+        sys.exit("The benchmark failed; its messages are above.")
+    except BaseException:
+        child.terminate()  # it stops its servers
+        raise
+    finally:
+        child.join()
+    return result
 
 
 @contextmanager
 def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
     """Run PostgreSQL with its usual durability. The value is its URL and its first process."""
     server = installed.postgres(folder / "postgres", settings)
-    spec = server.spec()
-    spec.prepare()
-    with process(spec.command, **spec.arguments()) as running:
-        wait_until(server.is_ready)
+    with _served(server) as running:
         try:
             yield server.url(), psutil.Process(running.pid)
         finally:
@@ -81,16 +111,13 @@ def postgres(folder: Path, **settings: str) -> Iterator[tuple[str, psutil.Proces
 
 
 @contextmanager
-def standby(folder: Path, url: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a standby of the database that has a socket there. It reports the rows that its own queries need.
-
-    The value is its URL and its first process.
-    """
+def standby(folder: Path, url: str) -> Iterator[None]:
+    """Run a standby of the database that has a socket there. It reports the rows that its own queries need."""
     copy_of(installed.postgres(Path(str(conninfo_to_dict(url)["host"])), {}), folder / "postgres")
     with psycopg.connect(url) as primary:
         [(max_connections,)] = primary.execute("SHOW max_connections").fetchall()  # a standby takes no fewer
-    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(max_connections)) as running:
-        yield running
+    with postgres(folder, hot_standby="on", hot_standby_feedback="on", max_connections=str(max_connections)):
+        yield
 
 
 def copy_of(primary: EmbeddedPostgres, data_dir: Path) -> None:
@@ -114,49 +141,43 @@ def configured_database(folder: Path, *, away_ms: float = 0.0) -> Iterator[tuple
     if installed.chosen() is EMBEDDED and not away_ms:
         yield {"DATABASE_URL": ""}, []
         return
-    with postgres(folder) as (url, process), _away(url, away_ms) if away_ms else nullcontext(url) as url_there:
-        yield SECRETS | {"DATABASE_URL": url_there}, [process]
-
-
-@contextmanager
-def _away(url: str, milliseconds: float) -> Iterator[str]:
-    """Put a database further away. The value is its URL there."""
-    parts = conninfo_to_dict(url)
-    command = [sys.executable, "-m", "bench.running.delaying", "--port", str(port := free_port())]
-    command += ["--socket", f"{parts['host']}/{SOCKET_NAME}", "--milliseconds", str(milliseconds)]
-    there = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
-    with process(command):
-        wait_until(lambda: not is_free("127.0.0.1", port))
-        yield there
+    with postgres(folder) as (url, process), ExitStack() as stack:
+        if away_ms:
+            parts = conninfo_to_dict(url)
+            port = stack.enter_context(relay(f"{parts['host']}/{SOCKET_NAME}", away_ms))
+            url = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"  # noqa: PLW2901
+        yield SECRETS | {"DATABASE_URL": url}, [process]
 
 
 @contextmanager
 def valkey(folder: Path) -> Iterator[str]:
     """Run Valkey. The value is its URL."""
     server = EmbeddedValkey(folder / "valkey", free_port())
-    spec = server.spec()
-    spec.prepare()
-    with process(spec.command, **spec.arguments()):
-        wait_until(server.is_ready)
+    with _served(server):
         yield server.url
 
 
 @contextmanager
-def node(*options: str) -> Iterator[str]:
+def _served(server: EmbeddedPostgres | EmbeddedValkey) -> "Iterator[subprocess.Popen[bytes]]":
+    spec = server.spec()
+    spec.prepare()
+    with process(spec.command, **spec.arguments()) as running:
+        wait_until(server.is_ready)
+        yield running
+
+
+def node(*options: str) -> AbstractContextManager[str]:
     """Run a development node. The value is its URL."""
-    with _module("embedded.node", "/health", options) as url:
-        yield url
+    return _module("embedded.node", "/health", *options)
 
 
-@contextmanager
-def gorush() -> Iterator[str]:
+def gorush() -> AbstractContextManager[str]:
     """Run a development gorush. The value is its URL."""
-    with _module("embedded.gorush", "/healthz", ()) as url:
-        yield url
+    return _module("embedded.gorush", "/healthz")
 
 
 @contextmanager
-def _module(name: str, health: str, options: Sequence[str]) -> Iterator[str]:
+def _module(name: str, health: str, *options: str) -> Iterator[str]:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with process([sys.executable, "-m", name, "--port", str(port), *options]):
         wait_until(lambda: answers(url + health))
@@ -166,18 +187,12 @@ def _module(name: str, health: str, options: Sequence[str]) -> Iterator[str]:
 @contextmanager
 def process(command: Sequence[str], **arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command until the block ends."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **arguments) as running:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **(quiet | arguments)) as running:
         try:
             yield running
         finally:
             running.terminate()
-
-
-def close_connections() -> None:
-    """Close the connections, because PostgreSQL waits for that before it ends."""
-    from django.db import connections  # noqa: PLC0415 - Django is set up only now
-
-    connections.close_all()
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float = 30, *, every: float = 0.02) -> None:
@@ -205,7 +220,6 @@ def cpu_seconds(*roots: psutil.Process) -> float:
 def spent_by(process: psutil.Process) -> float:
     """Return the CPU time of a process and of its children that have ended, or 0 when it has ended itself."""
     try:
-        times = process.cpu_times()
+        return sum(process.cpu_times()[:4])
     except psutil.NoSuchProcess:
         return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench.whole.scale import END_WHAT_IS_OPEN
+from bench.scale import END_WHAT_IS_OPEN
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.plan import manage
@@ -103,8 +103,7 @@ def _fill(fleet: Fleet, cluster: EmbeddedPostgres, registrations: int) -> None:
     seeding.start(replace(spec, environment=spec.environment))
     assert seeding.running.pop("seed").wait(timeout=3600) == 0, seeding.log("seed")
     with psycopg.connect(cluster.url(), autocommit=True) as connection:
-        for statement in END_WHAT_IS_OPEN:
-            connection.execute(statement)
+        connection.execute(END_WHAT_IS_OPEN)
 
 
 @pytest.mark.nightly

@@ -1,1 +1,0 @@
-"""Benchmarks of the nightly reports and of their export."""

@@ -1,1 +1,0 @@
-"""Benchmarks of reading from nodes and stores, and of the load generator."""

@@ -1,1 +1,0 @@
-"""Benchmarks of console and API with a full database."""

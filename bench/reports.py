@@ -1,0 +1,160 @@
+"""Benchmark of the nightly reports: Spark for hardly any events, 1, 5 and 50 million, and the export from PostgreSQL.
+
+Events are those of one day, in the proportions of a busy server, written straight into a lake. All jobs then run as
+they do at night, by spark-submit on this machine's cores. Two figures are for comparison: the export of a million rows,
+and most of the figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events
+10k,1m,50m``.
+"""
+
+import subprocess
+import tempfile
+import time
+from argparse import Namespace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any
+
+from django.db import connection
+
+from bench.running.servers import Around, in_own_process
+from bench.running.tables import show
+from embedded.demo.facts import write_day
+from spark_reports.export.days import export_day
+from spark_reports.lake import Lake, Manifest
+from spark_reports.running.classes import archive_of, replacing
+from spark_reports.running.runs import make_plan
+from spark_reports.running.spark import Submission, environment, spark_home, submit
+
+DAY = date(2026, 11, 20)
+NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
+DRIVER_MEMORY = "2g"
+TARGET_SECONDS, TARGET_ROWS_PER_SECOND = 60.0, 200_000  # for 50 million; for the export
+BARE = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+print(spark.read.parquet(sys.argv[1]).count())
+spark.stop()
+"""
+FILL, SAME_IN_SQL = (Path(__file__).with_name(name) for name in ("reports_fill.sql", "reports_same.sql"))
+# The rows set the columns that reports read. Other required columns get a default.
+COLUMNS_WITHOUT_DEFAULT = """
+    SELECT table_name, column_name, CASE WHEN data_type IN ('text', 'bytea') THEN quote_literal('')
+        WHEN data_type = 'boolean' THEN 'false' WHEN data_type LIKE 'timestamp%' THEN 'now()' ELSE '0' END
+    FROM information_schema.columns
+    WHERE table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'
+        AND data_type IN ('text', 'bytea', 'boolean', 'timestamp with time zone', 'smallint', 'integer', 'bigint')
+        AND table_name ~ '^(waku_bridge|notifications|registrations)_'"""
+
+
+def run(around: Around, options: Namespace) -> dict[str, object]:
+    """Measure the export and these sizes, print them, and return the figures."""
+    _fill()
+    export = _export(Lake(str(around.folder / "lake")))
+    _archive_classes(around.folder)
+    sizes = [in_own_process(_measure, size, around.folder) for size in options.events]
+    columns = {"seconds": "seconds", "bare_seconds": "bare Spark, s", "by_bare": "times (1m: ≤ 1.5)"}
+    columns |= {"cpu_seconds": "CPU s", "driver_mib": "MiB, peak", "lake_mib": "lake MiB"}
+    title = f"Nightly reports, all jobs together (target: 50 million in {TARGET_SECONDS:.0f} s)"
+    show(
+        title, ("events", *columns.values()), {f"{size['events']:,}": [size[key] for key in columns] for size in sizes}
+    )
+    print(
+        f"export: {export['rows']:,} rows in {export['seconds']:.1f} s = {export['rows_per_second']:,.0f} rows/s "
+        f"(target {TARGET_ROWS_PER_SECOND:,}); most of the figures by plain SQL: {export['sql_seconds']:.1f} s"
+    )
+    return {"export": export, "spark": sizes}
+
+
+def _fill() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(COLUMNS_WITHOUT_DEFAULT)
+        for table, column, default in cursor.fetchall():
+            cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default}")
+        for statement in _statements(FILL):
+            cursor.execute(statement)
+
+
+def _statements(path: Path) -> list[str]:
+    return [statement for statement in path.read_text(encoding="utf-8").split(";") if statement.strip()]
+
+
+def _export(lake: Lake) -> dict[str, float]:
+    """Return the figures of the export of a day, and the time of most figures of the reports by plain SQL."""
+    ends: dict[str, float] = {}
+    started, cpu = time.monotonic(), time.process_time()
+
+    def on_rows(table: str, _rows: int) -> None:
+        ends[f"until_{table}"] = round(time.monotonic() - started, 2)
+
+    rows = sum(export_day(DAY, lake, now=NIGHT, on_rows=on_rows).rows.values())
+    seconds, python_cpu_seconds = time.monotonic() - started, time.process_time() - cpu
+    started_sql = time.monotonic()
+    with connection.cursor() as cursor:
+        for statement in _statements(SAME_IN_SQL):
+            cursor.execute(statement)
+            cursor.fetchall()
+    return {
+        "rows": rows,
+        "seconds": seconds,
+        "rows_per_second": rows / seconds,
+        "python_cpu_seconds": python_cpu_seconds,
+        "sql_seconds": time.monotonic() - started_sql,
+        **ends,
+    }
+
+
+def _archive_classes(folder: Path) -> None:
+    """Create the archive of classes, as the first night of a server does."""
+    with tempfile.TemporaryDirectory(prefix="bench-lake-") as name, replacing(_classes(folder)) as draft:
+        lake = Lake(name)
+        _submit(lake, write_day(lake, DAY, 10_000), {}, new_classes=draft)
+
+
+def _classes(folder: Path) -> Path:
+    return archive_of(spark_home() / "jars", folder) or folder / "none"
+
+
+def _measure(events: int, classes_folder: Path) -> dict[str, Any]:
+    """Return the figures of one size, in a process that has had no other children.
+
+    ``driver_mib`` is the peak of resident memory of Spark's one process (driver and, on this machine, executor). Its
+    ``cpu_seconds`` do not depend on other users of the machine. ``bare_seconds`` is the time that Spark takes in the
+    same minute to start, to count one table and to end.
+    """
+    reports: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-lake-") as folder:
+        lake = Lake(folder)
+        manifest = write_day(lake, DAY, events)
+        lake_mib = sum(f.size_bytes for files in manifest.tables.values() for f in files) / 2**20
+        started = time.monotonic()
+        _submit(lake, manifest, reports, classes=_classes(classes_folder))
+        seconds, spent = time.monotonic() - started, getrusage(RUSAGE_CHILDREN)
+        bare_seconds = _bare_seconds(lake)
+    times = {"seconds": seconds, "bare_seconds": bare_seconds, "by_bare": seconds / bare_seconds}
+    times["cpu_seconds"] = spent.ru_utime + spent.ru_stime
+    sizes = {"events": sum(manifest.rows.values()), "driver_mib": spent.ru_maxrss / 1024, "lake_mib": lake_mib}
+    return {**sizes, **times, "reports": reports}
+
+
+def _bare_seconds(lake: Lake) -> float:
+    """Return the time that Spark takes to start, to count one table and to end."""
+    script = Path(lake.url) / "bare.py"
+    script.write_text(BARE, encoding="ascii")
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", str(script)]
+    command.append(f"{lake.url}/facts/table=attempts")
+    started = time.monotonic()
+    subprocess.run(command, env=environment("local[2]", rows=10**9), check=True, capture_output=True)
+    return time.monotonic() - started
+
+
+def _submit(lake: Lake, manifest: Manifest, reports: dict[str, float], **archive: Path) -> None:
+    def on_line(line: str) -> None:
+        if line:
+            name, seconds, _ = line.split()
+            reports[name] = float(seconds)
+
+    plan = make_plan(lake, {DAY: manifest}, "incoming/bench").to_json()
+    rows, scratch = sum(manifest.rows.values()), Path(lake.url) / "scratch"
+    submit(Submission("local[2]", DRIVER_MEMORY, lake.url, plan, scratch, rows, on_line, **archive))

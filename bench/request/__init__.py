@@ -1,1 +1,0 @@
-"""Benchmarks of one request, step by step, in one process."""
