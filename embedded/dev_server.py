@@ -41,7 +41,7 @@ class Switches:
         """Set the named faults and leave the others. Raises InvalidFaultError before anything changed."""
         defaults = {field.name: field.default for field in fields(self)}
         for name, value in values.items():
-            is_switch = isinstance(default := defaults.get(name), bool) and type(value) in (bool, int)
+            is_switch = isinstance(default := defaults.get(name), bool) and isinstance(value, int) and value >= 0
             if name not in defaults or not (is_switch or type(value) is type(default)):
                 raise InvalidFaultError(f"not a fault, or not a value of it: {name[:40]}")
         for name, value in values.items():
@@ -54,7 +54,7 @@ class Switches:
         self.update(asdict(type(self)()))
 
 
-def add_faults(app: web.Application, faults: Switches, changed: Callable[[], None] = lambda: None) -> None:
+def add_faults(app: web.Application, faults: Switches) -> None:
     """Serve `/dev/faults`: GET shows the faults, POST sets the named ones, DELETE clears all."""
 
     async def show_or_change(request: web.Request) -> web.Response:
@@ -65,7 +65,6 @@ def add_faults(app: web.Application, faults: Switches, changed: Callable[[], Non
             raise web.HTTPBadRequest(text=str(exc)) from exc
         if request.method == "DELETE":
             faults.clear()
-        changed()
         return json_reply(faults.as_dict())
 
     for method in ("GET", "POST", "DELETE"):

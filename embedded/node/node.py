@@ -1,135 +1,232 @@
-"""The node behind the REST interface: it takes messages that are published here or come from peers."""
+"""The node behind the REST interface: messages that are published here or come from peers, and its faults.
 
+Gossip is a memory of messages seen, and links to other development nodes. It is best effort: a batch that a peer does
+not take is dropped. Readers then find the messages in the store of the other nodes, as on the real network.
+"""
+
+import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
 
+import aiohttp
+import orjson
+import structlog
 from aiohttp import web
 
-from embedded.node.archive import Archive, is_admissible
-from embedded.node.gossip import PeerLink, SeenCache
+from embedded.dev_server import Switches
 from embedded.node.ring import Ring
-from embedded.node.settings import Settings
+from embedded.node.store import Archive
+from embedded.node.wire import relay_fields
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.codec.waku_message import serialize
 from waku_bridge.messages import WakuMessage
 
+RELAY_CACHE_CAPACITY = 50
+MAX_MESSAGE_BYTES = 1024 * 1024  # Status' fleet; nwaku's own default is 150 KiB
+ADMISSION_NS = 20 * 10**9
+SEEN_FOR_NS = 120 * 10**9
+RETENTION_NS = 172_800 * 10**9
+RETENTION_CHECK_SECONDS = 1800
+MAX_WAITING = 10_000
+BATCH = 200
+PEER_TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a node at its start, by the names of nwaku's command line where it has them.
+
+    `shards` are pubsub topics that are subscribed from the start and again after a restart. `data` is the SQLite file
+    of the store. Without it the store is lost when the process ends.
+    """
+
+    data: Path | None = None
+    relay_cache_capacity: int = RELAY_CACHE_CAPACITY
+    shards: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+
 
 @dataclass(slots=True)
-class Counters:
-    published: int = 0  # through REST
-    received: int = 0  # from peers
-    duplicates: int = 0  # seen within the last two minutes
-    drained: int = 0
-    evicted: int = 0
+class Faults(Switches):
+    """Faults that real nodes show once a month. A number replaces a value of the node or delays something."""
+
+    go_waku: int = False  # a relay page is written as go-waku would write it
+    starting: int = False  # all but health, info and version is 404, as while nwaku mounts its protocols
+    reply_delay_ms: int = 0  # every answer, after its work was done
+    clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
+    ring_capacity_messages: int = 0
+    read_fails: int = False  # relay GET answers 500 and drains nothing
+    cut_after_drain: int = False  # relay GET: the messages are gone, the connection breaks instead of an answer
+    subscribe_fails: int = False  # 500, and then only OK and empty pages until the topic is unsubscribed
+    publish_fails: int = False  # relay POST answers 500: the message is not sent
+    cut_after_publish: int = False  # relay POST: the message is sent, and the connection breaks
+    no_peers: int = False  # relay POST answers OK, and the message stays in this node. Health reports it all the while
+    gossip_lost: int = False  # a message does not reach the peers, now or later. At both nodes it is a partition
+    archive_refuses: int = False  # the message is delivered live but never stored
+    archive_delay_ms: int = 0  # a message is stored this much later, as by store-sync
+    store_no_peer: int = False  # 412
+    store_rate_limited: int = False  # 429
+    store_too_many_requests: int = False  # 500 with TOO_MANY_REQUESTS, as a remote store's rate limit really arrives
+    store_cursor_not_found: int = False  # 500, on pages with a cursor only
+    store_cursor_stuck: int = False  # a page with a cursor repeats the page before
+    store_cursor_circles: int = False  # the last page has the cursor of the first
+    store_page_empty: int = False  # a page with a cursor is empty and has none
+    store_duplicates: int = False  # the page has its last message twice
 
 
 class Node:
-    """A development node: ring, archive, links to peers and counters."""
-
-    enr_seq = 1
+    """A development node: ring, archive and links to peers."""
 
     def __init__(self, settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.settings = settings
-        self._clock_ns = clock_ns
-        self.ring = Ring(settings.relay_cache_capacity, settings.shards)
+        self.faults = Faults()
         self.archive = Archive(settings.data)
-        self.counters = Counters()
         self.peers = [PeerLink(url) for url in settings.peers]
-        self._seen = SeenCache()
+        self.published = 0
+        self.enr_seq = 0
+        self._clock_ns = clock_ns
+        self._is_closed = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what a restarted node forgets: the ring and every subscription that `--shard` does not bring back."""
+        self.ring = Ring(self.settings.relay_cache_capacity, self.settings.shards)
+        self.enr_seq += 1
+        self._deaf: set[str] = set()
+        self._seen_at: dict[Hashable, int] = {}
 
     def clock_ns(self) -> int:
-        return self._clock_ns()
+        return self._clock_ns() + self.faults.clock_skew_ms * 10**6
 
-    def subscribe(self, pubsub_topic: str) -> None:
-        self.ring.subscribe(pubsub_topic)
+    def subscribe(self, pubsub_topic: str) -> bool:
+        """Return whether the topic could be joined.
+
+        nwaku marks the topic before it joins (by its source), so it neither reports a failure again nor repairs it.
+        """
+        is_lost = pubsub_topic not in self.ring.topics and self.faults.strikes("subscribe_fails")
+        self.ring.topics.add(pubsub_topic)
+        if is_lost:
+            self._deaf.add(pubsub_topic)
+        return not is_lost
 
     def unsubscribe(self, pubsub_topic: str) -> None:
+        self._deaf.discard(pubsub_topic)
         self.ring.unsubscribe(pubsub_topic)
-
-    @property
-    def ring_capacity(self) -> int:
-        return self.settings.relay_cache_capacity
-
-    @property
-    def relay_peer_count(self) -> int:
-        """Return one, plus the number of peers that answer.
-
-        The one is the network that a lone development node stands for. A real node without peers gives a message to
-        nobody. A lone development node would then be useless.
-        """
-        return 1 + sum(peer.is_reachable for peer in self.peers)
 
     def is_too_large(self, message: WakuMessage) -> bool:
         return len(serialize(message)) > self.settings.max_message_bytes
-
-    @property
-    def too_large(self) -> str:
-        return f"Message size exceeded maximum of {self.settings.max_message_bytes} bytes"
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Keep a message, and give it to the peers unless they have seen it.
 
         The node's own ring and archive get a repeated message again (measured on v0.38.1).
         """
-        self.counters.published += 1
+        self.published += 1
         self._keep(pubsub_topic, message)
         if self._is_new(pubsub_topic, message):
             self._gossip(pubsub_topic, message)
 
     def receive(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Take a message of a peer, once."""
-        self.counters.received += 1
         if self._is_new(pubsub_topic, message):
             self._keep(pubsub_topic, message)
             self._gossip(pubsub_topic, message)
 
     def _is_new(self, pubsub_topic: str, message: WakuMessage) -> bool:
+        """Return whether gossip has not delivered a message in the last two minutes, and remember it."""
+        seen, now_ns = self._seen_at, self.clock_ns()
+        while seen and seen[oldest := next(iter(seen))] <= now_ns - SEEN_FOR_NS:
+            del seen[oldest]
         # Gossip identifies a message by all its bytes. The hash leaves out these two fields.
-        identity = (message_hash(pubsub_topic, message), message.version, message.ephemeral)
-        is_new = self._seen.is_new(identity, self.clock_ns())
-        self.counters.duplicates += not is_new
+        identity = message_hash(pubsub_topic, message), message.version, message.ephemeral
+        if is_new := identity not in seen:
+            seen[identity] = now_ns
         return is_new
 
     def _keep(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Add a message to the ring and the archive.
 
         The ring takes subscribed topics only. The archive takes every topic, because it stands for the network's
-        stores, which follow all shards.
+        stores, which follow all shards. It takes nothing ephemeral, and nothing more than 20 s away from its clock.
         """
-        self._add_to_ring(pubsub_topic, message)
-        if is_admissible(message, self.clock_ns()):
-            self._store(message_hash(pubsub_topic, message), pubsub_topic, message)
+        self.ring.capacity = self.faults.ring_capacity_messages or self.settings.relay_cache_capacity
+        if pubsub_topic not in self._deaf:
+            self.ring.add(pubsub_topic, message)
+        is_in_time = abs(message.timestamp_ns - self.clock_ns()) <= ADMISSION_NS
+        if message.ephemeral or not is_in_time or self.faults.strikes("archive_refuses"):
+            return
+        if delay_ms := self.faults.archive_delay_ms:
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self.store, pubsub_topic, message)
+        else:
+            self.store(pubsub_topic, message)
 
-    def _add_to_ring(self, pubsub_topic: str, message: WakuMessage) -> None:
-        if self.ring.add(pubsub_topic, message):
-            self.counters.evicted += 1
-
-    def _store(self, digest: bytes, pubsub_topic: str, message: WakuMessage) -> None:
-        self.archive.insert(digest, pubsub_topic, message)
+    def store(self, pubsub_topic: str, message: WakuMessage) -> None:
+        if not self._is_closed:
+            self.archive.insert(message_hash(pubsub_topic, message), pubsub_topic, message)
 
     def _gossip(self, pubsub_topic: str, message: WakuMessage) -> None:
-        for peer in self.peers:
-            peer.send(pubsub_topic, message)
-
-    def drain(self, pubsub_topic: str) -> list[WakuMessage] | None:
-        messages = self.ring.drain(pubsub_topic)
-        self.counters.drained += len(messages or ())
-        return messages
+        if self.peers and not (self.faults.strikes("no_peers") or self.faults.strikes("gossip_lost")):
+            for peer in self.peers:
+                peer.send(pubsub_topic, message)
 
     def stats(self) -> dict[str, object]:
-        """Return the counters and the state of the node, for `/dev/stats`."""
+        """Return the state of the node, for `/dev/stats`."""
         return {
-            **asdict(self.counters),
+            "published": self.published,
             "ring": len(self.ring),
-            "ring_capacity": self.ring_capacity,
             "archived": self.archive.count(),
             "subscriptions": sorted(self.ring.topics),
             "peers": {peer.url: peer.is_reachable for peer in self.peers},
         }
 
+    async def forget_old_messages(self) -> None:
+        """Delete messages older than two days, nwaku's default retention, without end. Their cursors become invalid."""
+        while True:
+            self.archive.forget_before(self.clock_ns() - RETENTION_NS)
+            await asyncio.sleep(RETENTION_CHECK_SECONDS)
+
     def close(self) -> None:
+        self._is_closed = True
         self.archive.close()
+
+
+class PeerLink:
+    """One-way link to another development node. That node names this one as its peer for the way back."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.is_reachable = True
+        self._waiting: deque[dict[str, object]] = deque(maxlen=MAX_WAITING)
+        self._has_work = asyncio.Event()
+
+    def send(self, pubsub_topic: str, message: WakuMessage) -> None:
+        self._waiting.append({"pubsubTopic": pubsub_topic, "message": relay_fields(message)})
+        self._has_work.set()
+
+    async def run(self) -> None:
+        """Push waiting messages to the peer, batch by batch, without end."""
+        async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
+            while True:
+                await self._has_work.wait()
+                await self._push(session, [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))])
+                if not self._waiting:
+                    self._has_work.clear()
+
+    async def _push(self, session: aiohttp.ClientSession, batch: list[dict[str, object]]) -> None:
+        try:
+            async with session.post(f"{self.url}/dev/gossip", data=orjson.dumps(batch)) as reply:
+                reply.raise_for_status()
+            self.is_reachable = True
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            if self.is_reachable:
+                log.warning("peer_unreachable", peer=self.url, error=type(exc).__name__)
+            self.is_reachable = False
 
 
 NODE: web.AppKey[Node] = web.AppKey("node", Node)

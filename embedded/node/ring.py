@@ -13,11 +13,11 @@ from waku_bridge.messages import WakuMessage
 
 
 class Ring:
-    """Messages in order of arrival, each under the pubsub topic on which it arrived."""
+    """Messages in order of arrival, each under the pubsub topic on which it arrived. The capacity may change."""
 
     def __init__(self, capacity: int, topics: Iterable[str] = ()) -> None:
-        self._capacity = capacity
-        self._topics = set(topics)
+        self.capacity = capacity
+        self.topics = set(topics)
         self._arrivals = 0
         self._messages: dict[WakuMessage, str] = {}
         self._oldest: list[tuple[int, int, WakuMessage]] = []
@@ -25,50 +25,32 @@ class Ring:
     def __len__(self) -> int:
         return len(self._messages)
 
-    @property
-    def topics(self) -> frozenset[str]:
-        return frozenset(self._topics)
-
-    def is_subscribed(self, topic: str) -> bool:
-        return topic in self._topics
-
-    def subscribe(self, topic: str) -> None:
-        self._topics.add(topic)
-
     def unsubscribe(self, topic: str) -> None:
-        if topic in self._topics:
-            self.drain(topic)
-            self._topics.remove(topic)
+        self.drain(topic)
+        self.topics.discard(topic)
 
-    def add(self, topic: str, message: WakuMessage) -> WakuMessage | None:
-        """Admit a message, and return the one that was dropped for it, if any.
+    def add(self, topic: str, message: WakuMessage) -> None:
+        """Admit a message, and drop others for it.
 
         An equal message in the ring, on any topic, makes this a no-op: nwaku compares messages without their topic. A
         message never drops itself, however old it is. It is dropped next.
         """
-        if topic not in self._topics or message in self._messages:
-            return None
-        evicted = self._evict() if len(self._messages) >= self._capacity else None
+        if topic not in self.topics or message in self._messages:
+            return
+        while len(self._messages) >= self.capacity and self._oldest:
+            del self._messages[heapq.heappop(self._oldest)[2]]
         self._arrivals += 1
         self._messages[message] = topic
         heapq.heappush(self._oldest, (message.timestamp_ns, self._arrivals, message))
-        return evicted
 
     def drain(self, topic: str) -> list[WakuMessage] | None:
         """Remove and return everything on this topic; None when the topic is not subscribed."""
-        if topic not in self._topics:
+        if topic not in self.topics:
             return None
         drained = [message for message, arrived_on in self._messages.items() if arrived_on == topic]
+        for message in drained:
+            del self._messages[message]
         if drained:
-            for message in drained:
-                del self._messages[message]
             self._oldest = [entry for entry in self._oldest if entry[2] in self._messages]
             heapq.heapify(self._oldest)
         return drained
-
-    def _evict(self) -> WakuMessage | None:
-        if not self._oldest:
-            return None
-        victim = heapq.heappop(self._oldest)[2]
-        del self._messages[victim]
-        return victim

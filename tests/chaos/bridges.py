@@ -84,7 +84,7 @@ class Bridges:
         peers = [url for other, url in self.urls.items() if other != name]
         ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
         data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", self.urls[name].rsplit(":", 1)[1]]
-        return python(name, "-m", "tests.faulty.node", *ring, *data, stop_order=StopOrder.PEER)
+        return python(name, "-m", "embedded.node", *ring, *data, stop_order=StopOrder.PEER)
 
 
 def new_bridges(folder: Path, redis_url: str, guard: Guard) -> Bridges:

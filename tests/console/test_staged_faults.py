@@ -114,7 +114,7 @@ def a_stack(folder: Path, chromium: Browser, password: str = "") -> Iterator[Sta
     node_port, port = free_port(), free_port()
     node_url = f"http://127.0.0.1:{node_port}"
     node_command = [
-        "tests.faulty.node",
+        "embedded.node",
         "--port",
         str(node_port),
         "--shard",

@@ -16,7 +16,8 @@ from aiohttp import web
 from coincurve import PrivateKey
 from django.utils import timezone
 
-from embedded.node.settings import Settings
+from embedded.node.node import Settings
+from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from kit.http.connections import new_client, submit
 from notifications.messages import Outcome
@@ -25,7 +26,6 @@ from tests.batches import Process
 from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, replies_to, request
 from tests.delivering import RecordingGateway
 from tests.factories import firebase_token
-from tests.faulty.node import create_app
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.queries import Limits

@@ -10,15 +10,13 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
-from embedded.node.envelope import relay_fields
-from embedded.node.node import Node
-from embedded.node.rest.store import _page_fields
-from embedded.node.settings import Settings
-from embedded.node.store_query import read_query
+from embedded.node.node import Node, Settings
+from embedded.node.server import page_fields
+from embedded.node.store import read_query
+from embedded.node.wire import relay_fields
 from notifications.messages import Outcome, Push, Result
 from tests.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda
-from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, NotSubscribed, StorePage
 from waku_bridge.node.dialect import read_store_page
@@ -36,25 +34,19 @@ class SimulatedNode:
         self._agenda = agenda
         self._random = random
         self._network = network
-        self._new_node()
-
-    def _new_node(self) -> None:
         settings = Settings(relay_cache_capacity=RING_CAPACITY)
         self._node = Node(settings, clock_ns=self._agenda.now_ns)
 
     def restart(self) -> None:
         """Lose subscriptions and the cache. The store is on disk and stays."""
-        archive = self._node.archive
-        self._new_node()
-        self._node.archive.close()
-        self._node.archive = archive
+        self._node.restart()
 
     def receive(self, message: WakuMessage, *, is_relayed: bool) -> None:
         """Receive a message from a peer: into the cache, or only into the store when the relay missed it."""
         if is_relayed:
             self._node.receive(PUBSUB_TOPIC, message)
         else:
-            self._node._store(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message)
+            self._node.store(PUBSUB_TOPIC, message)
 
     def has(self, known_as: bytes) -> bool:
         query = read_query({"hashes": f"0x{known_as.hex()}", "pageSize": "1"})
@@ -70,7 +62,7 @@ class SimulatedNode:
 
     async def read(self, pubsub_topic: str) -> list[Any]:
         await self._travel()
-        messages = self._node.drain(pubsub_topic)
+        messages = self._node.ring.drain(pubsub_topic)
         if messages is None:
             raise NotSubscribed(self.name)
         await self._return()
@@ -92,7 +84,7 @@ class SimulatedNode:
         query = read_query({name: str(value) for name, value in params.items()})
         page = self._node.archive.find(query)
         await self._return()
-        return read_store_page(_page_fields(page, include_data=query.include_data))
+        return read_store_page(page_fields(page, include_data=query.include_data))
 
     async def _travel(self) -> None:
         """Let a request reach the node, unless the node is away."""

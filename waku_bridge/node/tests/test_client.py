@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from embedded.node.rest.store import REFUSED
+from embedded.node.server import REFUSED
 from kit.http.connections import new_client
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import (

@@ -17,12 +17,11 @@ from django.core.cache import cache
 from django.core.management import call_command
 from structlog.testing import capture_logs
 
-from embedded.node.enr import write_enr
-from embedded.node.node import NODE, Node
-from embedded.node.settings import Settings
+from embedded.node.node import NODE, Node, Settings
+from embedded.node.server import create_app
+from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
 from kit.http.notices import Notice
-from tests.faulty.node import create_app
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.config_check import pages
 from waku_bridge.node.config_check.checking import check_all
@@ -165,7 +164,7 @@ def test_a_node_that_relays_more_than_its_record_names_is_found(serve) -> None:
 def test_the_config_check_publishes_nothing(serve) -> None:
     _url, node = devnode(serve)
     check_all(now=NOW)
-    assert node.counters.published == 0
+    assert node.published == 0
 
 
 def test_an_operator_can_have_the_limit_of_the_message_size_checked(serve) -> None:
@@ -185,7 +184,7 @@ def test_an_operator_can_have_the_limit_of_the_message_size_checked(serve) -> No
 def test_a_check_without_the_size_publishes_nothing(serve) -> None:
     url, node = devnode(serve)
     call_command("check_node", stdout=StringIO())
-    assert node.counters.published == 0
+    assert node.published == 0
     assert NOTICES.read([url]) == {}
 
 

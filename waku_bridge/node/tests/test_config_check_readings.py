@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedded.node.enr import write_enr
+from embedded.node.wire import write_enr
 from waku_bridge.node.config_check.enr import Shards, read_shards
 from waku_bridge.node.config_check.readings import (
     Health,

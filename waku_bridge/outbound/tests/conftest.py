@@ -10,15 +10,14 @@ import pytest
 from aiohttp import web
 from django.utils import timezone
 
-from embedded.node.node import NODE
-from embedded.node.settings import Settings
+from embedded.node.node import NODE, Settings
+from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
 from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.factories.envelopes import PUBSUB_TOPIC
-from tests.faulty.node import create_app
 from waku_bridge.node import WakuNode
 from waku_bridge.node import client as node_client
 from waku_bridge.outbound import Nodes, Outbox, Reply, outbox

@@ -13,13 +13,12 @@ import pytest
 from aiohttp.test_utils import TestServer
 from django.db import connection
 
-from embedded.node.node import NODE
-from embedded.node.settings import Settings
+from embedded.node.node import NODE, Settings
+from embedded.node.server import create_app
 from kit.batches.batch import CHANNEL
 from kit.http.connections import new_client
 from kit.processes.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
-from tests.faulty.node import create_app
 from waku_bridge.codec import topics
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity

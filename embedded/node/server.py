@@ -1,0 +1,255 @@
+"""The REST interface of nwaku, as far as our code looks, with the node's faults; and what a development node adds.
+
+Every answer has the node's time and ends its connection. `/health` is 200 even when the node is not ready.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from email.utils import formatdate
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from embedded.dev_server import add_faults, cut, json_reply
+from embedded.node.node import NODE, Faults, Node, Settings
+from embedded.node.store import InvalidQueryError, Page, QueryRefusedError, read_query
+from embedded.node.wire import InvalidMessageError, is_static_shard, read_message, relay_fields, store_fields, write_enr
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+ACCEPTED_TYPES = ("application/json", "text/plain")
+VERSION = "v0.38.1-devnode"
+REFUSED = "error in handleSelfStoreRequest: BAD_RESPONSE: archive error"
+ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})
+ENOUGH_PEERS = 4
+NO_SERVICE = {"Lightpush Client": "Lightpush", "Legacy Lightpush Client": "Lightpush", "Filter Client": "Filter"}
+NOT_MOUNTED = ("Lightpush", "Legacy Lightpush", "Filter", "Peer Exchange", "Rendezvous", "Mix", "Rln Relay")
+routes = web.RouteTableDef()
+
+
+def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> web.Application:
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[answer])
+    app[NODE] = node = Node(settings, clock_ns=clock_ns)
+    add_faults(app, node.faults)
+    app.add_routes(routes)
+    app.router.add_route("*", "/{path:.*}", refuse_unknown)
+    app.cleanup_ctx.append(background_work)
+    return app
+
+
+async def background_work(app: web.Application) -> AsyncIterator[None]:
+    """Run a node's background work until the application ends."""
+    node = app[NODE]
+    tasks = [asyncio.create_task(work) for work in (node.forget_old_messages(), *(link.run() for link in node.peers))]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    node.close()
+
+
+@web.middleware
+async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer a refusal of a handler with 400 and its text, and strike with the faults of the whole node."""
+    node, is_dev = request.app[NODE], request.path.startswith("/dev/")
+    try:
+        if not is_dev and request.path not in ALWAYS_THERE and node.faults.strikes("starting"):
+            handler = refuse_while_starting
+        response = await handler(request)
+    except InvalidMessageError as exc:
+        response = web.Response(status=400, text=str(exc))
+    if node.faults.reply_delay_ms and not is_dev:
+        await asyncio.sleep(node.faults.reply_delay_ms / 1000)
+    response.headers["Date"] = formatdate(node.clock_ns() / 10**9, usegmt=True)
+    response.force_close()
+    return response
+
+
+async def refuse_while_starting(_request: web.Request) -> web.Response:
+    return web.Response(status=404, text="The endpoint is not available while the node is initializing")
+
+
+async def refuse_unknown(_request: web.Request) -> web.Response:
+    """Answer with 404 and an empty body to any path or method that the node lacks, HEAD among them."""
+    return web.Response(status=404)
+
+
+# Relay with static sharding -------------------------------------------------------------------------------------------
+
+
+@routes.post("/relay/v1/subscriptions")
+async def subscribe(request: web.Request) -> web.Response:
+    joined = [request.app[NODE].subscribe(topic) for topic in await _read_topics(request)]
+    return web.Response(text="OK") if all(joined) else web.Response(status=500, text="Subscribe failed: not joined")
+
+
+@routes.delete("/relay/v1/subscriptions")
+async def unsubscribe(request: web.Request) -> web.Response:
+    for topic in await _read_topics(request):
+        request.app[NODE].unsubscribe(topic)
+    return web.Response(text="OK")
+
+
+async def _read_topics(request: web.Request) -> list[str]:
+    topics = await _read_json(request)
+    if not isinstance(topics, list) or not all(isinstance(topic, str) and is_static_shard(topic) for topic in topics):
+        raise InvalidMessageError("Invalid content body, could not decode: not a list of static shards")
+    return topics
+
+
+async def _read_json(request: web.Request) -> object:
+    """Parse the body. Raises InvalidMessageError, for no body without a text."""
+    if not (body := await request.read()):
+        raise InvalidMessageError
+    if request.content_type not in ACCEPTED_TYPES:
+        raise InvalidMessageError("Wrong Content-Type, expected application/json or text/plain")
+    try:
+        return orjson.loads(body)
+    except ValueError as exc:
+        raise InvalidMessageError("Invalid content body, could not decode") from exc
+
+
+@routes.get("/relay/v1/messages/{pubsubTopic}", allow_head=False)
+async def drain(request: web.Request) -> web.Response:
+    """Answer with everything on the topic, and forget it before the answer has arrived."""
+    node = request.app[NODE]
+    if node.faults.strikes("read_fails"):
+        return web.Response(status=500, text="Failed to read messages")
+    messages = node.ring.drain(request.match_info["pubsubTopic"])
+    if messages is None:
+        return web.Response(status=404)
+    page = [relay_fields(message) for message in messages]
+    if node.faults.strikes("cut_after_drain"):
+        return cut(request)
+    return json_reply(_as_go_waku(page) if node.faults.strikes("go_waku") else page)
+
+
+def _as_go_waku(page: list[dict[str, object]]) -> list[dict[str, object]] | None:
+    """Leave out what go-waku v0.10.0 leaves out: fields that are unset, and an empty page."""
+    kept = [{name: value for name, value in fields.items() if value} for fields in page]
+    return [{"ephemeral": None, **fields} for fields in kept] or None
+
+
+@routes.post("/relay/v1/messages/{pubsubTopic}")
+async def publish(request: web.Request) -> web.Response:
+    """Answer OK even when no peer took the message. The body is read only for a shard that the node has joined."""
+    node, topic = request.app[NODE], request.match_info["pubsubTopic"]
+    if topic not in node.ring.topics:
+        raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
+    message = read_message(await _read_json(request), now_ns=node.clock_ns())
+    if node.is_too_large(message):
+        limit = node.settings.max_message_bytes
+        raise InvalidMessageError(f"Failed to publish: Message size exceeded maximum of {limit} bytes")
+    if node.faults.strikes("publish_fails"):
+        return web.Response(status=500, text="Failed to publish: timedout")
+    node.publish(topic, message)
+    return cut(request) if node.faults.strikes("cut_after_publish") else web.Response(text="OK")
+
+
+# Store ----------------------------------------------------------------------------------------------------------------
+
+
+@routes.get("/store/v3/messages", allow_head=False)
+async def messages(request: web.Request) -> web.Response:
+    """Answer a query from this node's own archive, or refuse a faulty one."""
+    node = request.app[NODE]
+    try:
+        query = read_query(request.query)
+        if refusal := _refusal(node.faults, has_cursor=bool(query.cursor)):
+            return refusal
+        if query.cursor and node.faults.strikes("store_cursor_stuck"):
+            query = replace(query, cursor=None)
+        page = node.archive.find(query)
+        if query.cursor and not page.cursor and node.faults.strikes("store_cursor_circles"):
+            page = replace(page, cursor=node.archive.find(replace(query, cursor=None)).cursor)
+    except InvalidQueryError as exc:
+        return web.Response(status=400, text=str(exc))
+    except QueryRefusedError as exc:
+        return web.Response(status=500, text=f"{REFUSED}: {exc}")
+    if query.cursor and node.faults.strikes("store_page_empty"):
+        page = Page((), None)
+    if page.messages and node.faults.strikes("store_duplicates"):
+        page = replace(page, messages=(*page.messages, page.messages[-1])[-query.page_size :])
+    return json_reply(page_fields(page, include_data=query.include_data))
+
+
+def _refusal(faults: Faults, *, has_cursor: bool) -> web.Response | None:
+    if faults.strikes("store_no_peer"):
+        return web.Response(status=412, text="No suitable service peer & no discovery method")
+    if faults.strikes("store_rate_limited"):
+        return web.Response(status=429, text="Request rate limit reached")
+    if faults.strikes("store_too_many_requests"):
+        return web.Response(status=500, text="Error occurred in queryFut.read() [TOO_MANY_REQUESTS]")
+    if has_cursor and faults.strikes("store_cursor_not_found"):
+        raise QueryRefusedError("DRIVER_ERROR: cursor not found")
+    return None
+
+
+def page_fields(page: Page, *, include_data: bool) -> dict[str, object]:
+    """Return a page as nwaku writes it."""
+    found = [
+        {"messageHash": f"0x{digest.hex()}"}
+        | ({"message": store_fields(message), "pubsubTopic": pubsub_topic} if include_data else {})
+        for digest, pubsub_topic, message in page.messages
+    ]
+    cursor = {"paginationCursor": f"0x{page.cursor.hex()}"} if page.cursor is not None else {}
+    return {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": found, **cursor}
+
+
+# About itself ---------------------------------------------------------------------------------------------------------
+
+
+@routes.get("/health", allow_head=False)
+async def health(request: web.Request) -> web.Response:
+    """Answer as measured on v0.38.1.
+
+    A lone node stands for the network, and counts that as a peer. A real one without peers gives a message to nobody.
+    """
+    node = request.app[NODE]
+    if node.faults.starting:
+        return json_reply({"nodeHealth": "INITIALIZING", "protocolsHealth": []})
+    peers = 0 if node.faults.no_peers else 1 + sum(peer.is_reachable for peer in node.peers)
+    relay = {"Relay": "READY"} if peers else {"Relay": "NOT_READY", "desc": "No connected peers"}
+    protocols = [relay, {"Store": "NOT_MOUNTED" if node.faults.store_no_peer else "READY"}, {"Store Client": "READY"}]
+    protocols += [
+        {name: "NOT_READY", "desc": f"No {service} service peer available yet"} for name, service in NO_SERVICE.items()
+    ]
+    protocols += [{name: "NOT_MOUNTED"} for name in NOT_MOUNTED]
+    connection = "Disconnected" if not peers else "Connected" if peers >= ENOUGH_PEERS else "PartiallyConnected"
+    return json_reply({"nodeHealth": "READY", "connectionStatus": connection, "protocolsHealth": protocols})
+
+
+@routes.get("/info", allow_head=False)
+@routes.get("/debug/v1/info", allow_head=False)
+async def info(request: web.Request) -> web.Response:
+    node, host = request.app[NODE], request.url.host
+    record = write_enr(node.settings.shards, seq=node.enr_seq)
+    return json_reply({"listenAddresses": [f"/ip4/{host}/tcp/60000/p2p/devnode"], "enrUri": record})
+
+
+@routes.get("/version", allow_head=False)
+@routes.get("/debug/v1/version", allow_head=False)
+async def version(_request: web.Request) -> web.Response:
+    return web.Response(text=VERSION)
+
+
+# What only a development node has -------------------------------------------------------------------------------------
+
+
+@routes.get("/dev/stats", allow_head=False)
+async def stats(request: web.Request) -> web.Response:
+    return json_reply(request.app[NODE].stats())
+
+
+@routes.post("/dev/gossip")
+async def gossip(request: web.Request) -> web.Response:
+    """Receive messages from a peer."""
+    node = request.app[NODE]
+    try:
+        for item in orjson.loads(await request.read()):
+            node.receive(item["pubsubTopic"], read_message(item["message"], now_ns=node.clock_ns()))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise web.HTTPBadRequest(text="not a list of messages of a development node") from exc
+    return web.Response(status=204)
