@@ -110,7 +110,7 @@ class FirstAttempts:
 
     def _find_hanging(self, queue: QueueKey) -> FirstAttempt | None:
         """Return an attempt that is under way for longer than any that is over took, or None without one."""
-        attempts, now = self._of.get(queue, ()), monotonic()
+        attempts, now = [*self._of.get(queue, ())], monotonic()  # a copy, as `learn` adds some in another thread
         longest = max((attempt.seconds for attempt in attempts if attempt.seconds is not None), default=0.0)
         under_way = (attempt for attempt in attempts if attempt.seconds is None)
         return next((attempt for attempt in under_way if now - attempt.began > longest), None)

@@ -126,3 +126,14 @@ def test_tombstones_of_what_was_reached_or_imported_stay(monkeypatch: pytest.Mon
     assert stored() == {1, 3, 4, 6, 7}
     register(registration_of(7, version=3), unregistration_of(8), now=NOW + 9 * HOUR)
     assert stored() == {1, 3, 4, 6, 7, 8}
+
+
+def test_a_tombstone_that_a_process_of_the_release_before_registered_again_stays(
+    monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 2)
+    register(registration_of(1))
+    Registration.objects.update(is_forgettable=True)  # that release does not write the column
+    for number in (2, 3):
+        register(unregistration_of(number), now=NOW + number * HOUR)
+    assert stored() == {1, 3}

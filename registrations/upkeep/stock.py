@@ -14,7 +14,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
-from kit.db.statements import fetch, write
+from kit.db.statements import fetch, unindexed, write
 from registrations.models import Registration, Route
 
 # A route stays at least as long, so that a flood replaces no user who has just registered.
@@ -56,9 +56,11 @@ _DRAW: LiteralString = f"""
         AND {MAY_GO}
     ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF registration, route SKIP LOCKED
 """
-_FORGET: LiteralString = """
+# A process of the release before 0088 may have registered a tombstone again, and does not know that it is forgettable.
+_FORGET: LiteralString = f"""
     WITH oldest AS MATERIALIZED (
-        SELECT id FROM registrations_registration WHERE is_forgettable ORDER BY updated_at
+        SELECT id FROM registrations_registration
+        WHERE is_forgettable AND {unindexed("state")} = '{Registration.State.UNREGISTERED}' ORDER BY updated_at
         LIMIT least(1000, greatest(0, (
             SELECT count(*) FROM registrations_registration WHERE is_forgettable
         ) - %s))
