@@ -189,6 +189,10 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, "provider_unreachable")
 
 
+# gorush says either, by chance.
+RESET = "connection reset by peer or unexpected EOF"
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize(
     ("token_type", "way", "words"),
@@ -200,10 +204,10 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
             r'ErrCode=NO_ERROR, debug="{\"reason\":\"BadCertificateEnvironment\"}"',
         ),
         (IOS, "eof", "EOF"),
-        (IOS, "reset", "connection reset by peer"),
+        (IOS, "reset", RESET),
         (IOS, "no_host", "dial tcp: lookup api.sandbox.push.apple.com: no such host"),
         (ANDROID, "eof", "unknown error while making an http call: "),
-        (ANDROID, "reset", "connection reset by peer"),
+        (ANDROID, "reset", RESET),
     ],
 )
 def test_the_words_of_a_broken_way_to_one_provider(
@@ -220,7 +224,7 @@ def test_the_words_of_a_broken_way_to_one_provider(
     finally:
         mend_peer(real_gorush.record_url)
     (entry,) = answer.body["logs"]
-    assert words in entry["error"]
+    assert any(each in entry["error"] for each in words.split(" or "))
     assert send([real_gorush.url], new_push(token_type)).outcome is Outcome.DELIVERED
 
 
