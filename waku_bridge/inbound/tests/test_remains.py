@@ -127,6 +127,7 @@ def test_a_repeat_of_such_a_request_is_answered_as_before_and_not_delivered(days
     a_day_later = now + (days + 1) * DAY
     list(retention.purge(now=a_day_later, keep=30 * DAY))
     say(last, now=a_day_later, process=process)
+    process.process_until(lambda: gateway.pushes)
     assert len(gateway.pushes) == 1
 
 

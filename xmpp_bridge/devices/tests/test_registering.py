@@ -233,7 +233,7 @@ def test_beyond_the_limit_of_all_devices_known_ones_are_registered_and_new_ones_
     new = GOOD | {"device-id": "four"}
     assert error_of(service.command("register-push-apns", new, sender=ROMEO)) == ("wait", "resource-constraint")
     service.register(device_id="two")
-    Route.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    Route.objects.update(created_at=timezone.now() - timedelta(hours=2))
     service.register(device_id="four", sender=ROMEO)
     service.command("unregister-push-apns", {"device-id": "four"}, sender=ROMEO)
     service.register(device_id="five", sender=ROMEO)
