@@ -257,7 +257,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
             _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
         ],
         waiting=[
-            _waiting(bridge, request, _silent_queues(request, all_queues, sending.limits), now=now)
+            _waiting(bridge, request, all_queues, sending.limits, now=now)
             for request in requests
             if not request.is_answered
         ],
@@ -517,12 +517,12 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     return crowded
 
 
-def _silent_queues(request: _Request, known: Queues, limits: ConcurrencyLimits) -> list[QueueKey] | None:
-    """Return the queue of each notification that succeeds without an attempt, or None if a push would wait there."""
+def _silent_queues(request: _Request, known: Queues) -> list[QueueKey] | None:
+    """Return the queue of each notification that succeeds without an attempt, or None if no push would leave there."""
     silent = [draft for draft in request.drafts if draft.is_silent]
     queues_of = [_queue_of(draft, known) for draft in silent]
-    has_capacity = all(not known.covering(key) and limits.has_capacity(Slot(known.id_of(key))) for key in queues_of)
-    return queues_of if has_capacity and not any(_is_overloaded(_addressee(draft)) for draft in silent) else None
+    is_open = not any(known.covering(key) for key in queues_of)
+    return queues_of if is_open and not any(_is_overloaded(_addressee(draft)) for draft in silent) else None
 
 
 def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
@@ -659,9 +659,9 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
 
 
 def _waiting(
-    bridge: str, request: _Request, silent_queues: Sequence[QueueKey] | None, *, now: datetime
+    bridge: str, request: _Request, known: Queues, limits: ConcurrencyLimits, *, now: datetime
 ) -> WaitingRequest:
-    incoming = request.incoming
+    incoming, silent_queues = request.incoming, _silent_queues(request, known)
     untried = {
         draft.id: (position, draft.notification.public_key_hash, draft.notification.installation_id)
         for position, draft in enumerate(request.drafts)
@@ -678,6 +678,7 @@ def _waiting(
         reports=[_report(draft) for draft in request.drafts],
         positions=untried,
         silent_queues=silent_queues,
+        full_queue_ids=limits.find_full({known.id_of(key) for key in silent_queues or ()}),
     )
 
 

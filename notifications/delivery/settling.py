@@ -47,7 +47,8 @@ class WaitingRequest:
     ``reports`` has one entry for each notification that is reported, in order. An entry is None while the report is not
     known. ``positions`` has by notification id the index in ``reports``, the key hash and the installation id.
     ``silent_queues`` has the queue of each notification that succeeds without an attempt, while the `silence` about it
-    lasts. It is None when the silence lasts until the answer is due.
+    lasts. It is None when the silence lasts until the answer is due. ``full_queue_ids`` are those of these queues that
+    had no capacity.
     """
 
     request_id: int
@@ -60,6 +61,7 @@ class WaitingRequest:
     reports: list[Report | None]
     positions: dict[int, tuple[int, bytes, str]]
     silent_queues: Sequence[QueueKey] | None = ()
+    full_queue_ids: frozenset[int] = frozenset()
     is_open: bool = False  # some notification was attempted and has not ended
 
     def note(self, recorded: Recorded | Silence) -> bool:
@@ -96,6 +98,10 @@ class WaitingRequests:
         for request in requests:
             self._by_id[request.request_id] = request
             heappush(self._due, (request.due_at, request.request_id))
+
+    def has(self, request: WaitingRequest) -> bool:
+        """Return whether a request is not answered yet."""
+        return self._by_id.get(request.request_id) is request
 
     def note(self, results: Iterable[Recorded | Silence]) -> None:
         """Note results that were just stored, and silences that ended, in the order of their arrival."""

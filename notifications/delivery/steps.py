@@ -67,7 +67,10 @@ class PushSends(InFlight[Done | Silence]):
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
             pushes = [partial(self._push, claim) for claim in claims]
-            self.start([*pushes, *(partial(self._be_silent, request) for request in timed)])
+            now = monotonic()
+            since = [now if request.full_queue_ids else began(request.received_at) for request in timed]
+            silences = [partial(self._be_silent, *each) for each in zip(timed, since, strict=True)]
+            self.start([*pushes, *silences])
 
     def refresh_gateways(self, claims: Iterable[Claim]) -> None:
         """Let the gateways of these claims read and write their own data, before sending and after it.
@@ -103,9 +106,9 @@ class PushSends(InFlight[Done | Silence]):
         self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
-    async def _be_silent(self, request: WaitingRequest) -> Silence:
+    async def _be_silent(self, request: WaitingRequest, since: float) -> Silence:
         """Wait as long as pushes would take. The end of a silence that comes alone is recorded sooner than a result."""
-        since, waiting_for = began(request.received_at), request.silent_queues or ()
+        waiting_for = request.silent_queues or ()
         try:
             await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in waiting_for))
             if self.under_way == 1:
@@ -152,14 +155,23 @@ class Delivery:
         self.limits = limits
         self.sends = PushSends(gateway_for, wakeup, self.limits, lease=lease)
         self.waiting = WaitingRequests()
+        self._held_up: list[WaitingRequest] = []  # silent ones whose queue had no capacity
 
     def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
         """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
         self.limits.keep()
-        self.sends.send(claims, [request for request in requests if request.silent_queues])
+        silent = [request for request in requests if request.silent_queues]
+        self.sends.send(claims, [request for request in silent if not request.full_queue_ids])
         self.waiting.add(requests)
+        self._held_up += [request for request in silent if request.full_queue_ids]
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
         self.leave_to_others()
+
+    def begin_silences(self) -> None:
+        """Begin the silences that a full queue held up, once no push waits there: theirs would have gone out by now."""
+        waiting = [request for request in self._held_up if self.waiting.has(request)]
+        self._held_up = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
+        self.sends.send((), [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
 
     def leave_to_others(self) -> None:
         """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
@@ -240,6 +252,7 @@ class Due(Step):
         self._delivery.limits.keep()
         self._delivery.sends.send(decided.claims)
         queues.create(decided.new_queues)
+        self._delivery.begin_silences()
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         self._delivery.limits.give_back()

@@ -153,6 +153,16 @@ class ConcurrencyLimits:
         limit = self._limit(queue_id)
         return max(0, min(limit - self._taken[queue_id], _half(limit) - self._backlog[queue_id]))
 
+    def find_full(self, queue_ids: Iterable[int]) -> frozenset[int]:
+        """Return those of these queues without capacity for a fresh push. They count as crowded from now on."""
+        full = frozenset(queue_id for queue_id in queue_ids if not self.has_capacity(Slot(queue_id)))
+        self._crowded |= full
+        return full
+
+    def are_crowded(self, queue_ids: frozenset[int]) -> bool:
+        """Return whether one of these queues still has more due than its limit allows."""
+        return not self._crowded.isdisjoint(queue_ids)
+
     def note_crowded(self, queue_ids: Collection[int]) -> None:
         """Note which queues have more due than their limits allow. Only these count as crowded from now on."""
         self._crowded = set(queue_ids)

@@ -197,6 +197,21 @@ def test_without_capacity_all_are_answered_together_at_the_deadline(
     gateway_of(process).is_open.set()
 
 
+@pytest.mark.parametrize("kind", [wanted, *KINDS])
+def test_where_a_push_waits_for_others_of_its_queue_to_end_no_answer_waits_for_the_deadline(
+    kind: Kind, process: Process, settings: LazySettings
+) -> None:
+    """A sender can fill a queue with pushes to phones of its own."""
+    settings.REPLY_DEADLINE_SECONDS = 60
+    narrow, suspect = Process(gateway_of(process), limit=2), somebody()
+    say(*(wanted(somebody(), OUTSIDER) for _ in range(5)), kind(suspect), process=narrow)
+    work(narrow)
+    assert answers(suspect) == []
+    gateway_of(process).is_open.set()
+    narrow.process_until(lambda: answers(suspect))
+    assert answers(suspect) == [[ReportError.NONE]]
+
+
 def due_at() -> datetime:
     return NotificationRequest.objects.latest("pk").reply_due_at
 
