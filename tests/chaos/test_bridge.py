@@ -85,6 +85,8 @@ def _run(
 ) -> Passages:
     """Send messages at an even rate until there are enough and every fault has struck."""
     traffic = Traffic(list(bridges.urls.values()), random.Random(rng.random()), rate_per_second)
+    traffic.register()
+    wait_until(lambda: so_far(bridges.database_url)[:2] == (1, 0), what="the phone is registered")
     lag, started = Lag(bridges.database_url), time.monotonic()
     with _sampled(lag), ThreadPoolExecutor(1) as pool:
         striking = pool.submit(outages.strike, *faults)
@@ -131,8 +133,9 @@ def _wait_until_over(bridges: Bridges, traffic: Traffic) -> None:
     deadline = time.monotonic() + OVER_SECONDS
     while time.monotonic() < deadline:
         known, undecided, dead = so_far(bridges.database_url)
-        # One reply in 5000 is for a key that shares our own content topic, so it comes in as well.
-        if known >= len(traffic.sent_at) and (undecided, dead) == (0, traffic.nonsense):
+        # The registration is one more. One reply in 5000 is for a key that shares our own content topic, so it comes in
+        # as well.
+        if known > len(traffic.sent_at) and (undecided, dead) == (0, traffic.nonsense):
             return
         time.sleep(0.5)
 

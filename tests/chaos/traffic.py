@@ -15,11 +15,9 @@ from http.client import HTTPException
 import orjson
 from coincurve import PrivateKey
 
-from tests.flows.conftest import SERVER
+from tests.conversation import push, registration, request
 from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.servers import ask
-from waku_bridge.client import Destination
-from waku_bridge.client.notification.asking import ask_to_push, one_to_one
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
@@ -43,6 +41,10 @@ class Traffic:
     sent_at: dict[bytes, float] = field(default_factory=dict)
     nonsense: int = 0
     refused: int = 0
+
+    def register(self) -> None:
+        """Send the registration of the phone that all requests are about."""
+        self._hand_over([replace(registration(enabled=False), timestamp_ns=time.time_ns())])
 
     def send_wave(self) -> None:
         """Send the messages of a tenth of a second, dated now."""
@@ -74,20 +76,8 @@ class Traffic:
 
 
 def _request() -> WakuMessage:
-    """Return the request of a new sender about an unknown installation, which is answered with an error."""
-    signer = Identity(PrivateKey())
-    destination = Destination(
-        client=signer.pub33,
-        server=SERVER.pub33,
-        public_key_hash=os.urandom(64),
-        installation_id=os.urandom(16).hex(),
-        access_token=os.urandom(16).hex(),
-        version=1,
-    )
-    content = one_to_one(signer.pub33)
-    return ask_to_push(
-        [destination], content, os.urandom(32), signer=signer, timestamp_ns=1, random_bytes=os.urandom
-    ).message
+    """Return a new sender's request to the phone that wants no pushes: it leaves rows, and succeeds at its deadline."""
+    return request(push(), signer=Identity(PrivateKey()), message_id=os.urandom(32))
 
 
 def _foreign(rng: random.Random, now_ns: int) -> WakuMessage:
