@@ -513,8 +513,8 @@ def test_an_answer_about_a_proven_address_has_a_larger_excess(times: int, own: i
 
 
 @limit(
-    "errors: a key with a proven address gets {at_once} at once, {a_minute} a minute; all others {few}, {a_second} a"
-    " second"
+    "errors: a key with a proven address gets {at_once} at once, {a_minute} a minute; others {few} at once,"
+    " {a_second} a second"
 )
 def test_registrations_are_answered_with_an_error_that_often(
     at_once: int, a_minute: int, few: int, a_second: int, server: Server
