@@ -75,7 +75,7 @@ from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
 from kit.health import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests import budget, databases, schedule  # noqa: E402
-from tests.flows.fleet import Fleet, NewFleet  # noqa: E402
+from tests.rig.server import Fleet, NewFleet  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
 

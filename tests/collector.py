@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from kit.tracing import errors, exporting
 from kit.tracing import spans as tracing
-from tests.serving import serve
+from tests.rig.peers import serve
 
 
 class Collector:

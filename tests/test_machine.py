@@ -20,7 +20,7 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
-from tests.serving import serve
+from tests.rig.peers import serve
 from tests.test_sql import OURS
 
 NOBODY = 65534

@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 
 from embedded.servers.ports import free_port
-from tests.up import Up
+from tests.rig.server import Up
 
 # The guard is a child process, too.
 PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")

@@ -21,7 +21,7 @@ from embedded.stack.plan import services
 from embedded.supervisor.guard import Guard
 from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
 from kit.processes.leader import BEAT
-from tests.flows.fleet import Fleet, wait_until
+from tests.rig.server import Fleet, wait_until
 from tests.statements import statements
 
 HOLDERS = """

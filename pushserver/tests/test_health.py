@@ -43,8 +43,8 @@ from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import Incident, ServerStart
 from pushserver.tasks import count_traffic
 from tests import factories
-from tests.gorush import serve_gorush
-from tests.silent import SilentProxy
+from tests.rig.peers import serve_gorush
+from tests.rig.postgres import SilentProxy
 from tests.workers import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary

@@ -20,7 +20,7 @@ from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, T
 from tests import factories
 from tests.batches import Process
 from tests.conversation import push, put, registration, request, say
-from tests.serving import serve
+from tests.rig.peers import serve
 from tests.statements import statements
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

@@ -13,9 +13,9 @@ from embedded.servers import installed
 from embedded.servers.ports import free_port
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from tests.clusters import UNSYNCED, Cluster
-from tests.flows import fleet as processes
-from tests.flows.fleet import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
+from tests.rig import server as processes
+from tests.rig.postgres import UNSYNCED, Cluster
+from tests.rig.server import PUBSUB_TOPIC, RING_CAPACITY, Fleet, wait_for_http, wait_until
 
 NODES = ("node-a", "node-b")
 BRIDGES = ("bridge-a", "bridge-b")

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.chaos.stack import GORUSH, Stack, new_stack
-from tests.flows.conftest import SERVER
-from tests.flows.fleet import NewFleet
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import SERVER, NewFleet
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import ClassVar
 import psutil
 
 from tests.chaos.stack import Stack
-from tests.interop.servers import break_peer, mend_peer
+from tests.rig.peers import break_peer, mend_peer
 
 PAUSE_SECONDS = 2.0
 IN_FLIGHT = "SELECT id, attempt_count FROM notifications_notification WHERE state = 'in_flight'"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tests.chaos.bridges import BRIDGES, NODES, Bridges
-from tests.interop.servers import break_peer, mend_peer
+from tests.rig.peers import break_peer, mend_peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count, cycle
 from xml.etree.ElementTree import Element
 
-from tests.interop.servers import ask
 from tests.interop.xmpp.service import Neighbour, ciphertext, iv
+from tests.rig.peers import ask
 from xmpp_bridge.client import Failed, Grade, Notification, Refused, Route, Stored
 from xmpp_bridge.messages import Dialect
 

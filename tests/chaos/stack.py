@@ -7,9 +7,9 @@ from pathlib import Path
 
 from embedded.servers.ports import free_port
 from embedded.stack import plan
-from tests.flows import fleet as processes
-from tests.flows.fleet import UNLIMITED, Fleet, NewFleet, wait_for_http
-from tests.interop.servers import Servers, ask
+from tests.rig import server as processes
+from tests.rig.peers import Servers, ask
+from tests.rig.server import UNLIMITED, Fleet, NewFleet, wait_for_http
 
 GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 # Fakes and gorush log tokens by design, as they act for Apple and Google.

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from notifications.rules.reports import unpack
 from tests.chaos.tables import print_table
-from tests.flows.fleet import wait_until
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import wait_until
 
 STORIES = """
     SELECT request.message_id, notification.state, request.decided, coalesce(route.state, ''),

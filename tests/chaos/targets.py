@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from tests.chaos.stories import known
-from tests.flows.network import Network, Sender, android, iphone, new_sender
+from tests.rig.network import Network, Sender, android, iphone, new_sender
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 

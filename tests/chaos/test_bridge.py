@@ -23,7 +23,7 @@ from tests.chaos.bridges import NODES, Bridges, Lag, new_bridges
 from tests.chaos.outages import Outages
 from tests.chaos.passages import Passages, collect, show, so_far, watch
 from tests.chaos.traffic import WAVES_PER_SECOND, Traffic
-from tests.flows.fleet import wait_until
+from tests.rig.server import wait_until
 
 COUNT = int(os.environ.get("CHAOS_COUNT", "20000"))
 RATE_PER_SECOND = int(os.environ.get("CHAOS_RATE", "200"))

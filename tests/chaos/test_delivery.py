@@ -16,9 +16,9 @@ from tests.chaos.faults import WORKER_ENDS, Storm, storm
 from tests.chaos.stack import Stack
 from tests.chaos.stories import Story, collect, say, show, wait_until_over
 from tests.chaos.targets import Target, send_steadily, targets_of
-from tests.flows.fleet import wait_until
 from tests.flows.load import wait_until_done
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import wait_until
 
 pytestmark = pytest.mark.chaos
 

@@ -21,9 +21,9 @@ from tests.chaos.stack import GORUSH, Stack, new_stack
 from tests.chaos.stories import Story, collect, say, show
 from tests.chaos.tables import at_share, print_table
 from tests.chaos.targets import send_steadily, targets_of
-from tests.flows.fleet import NewFleet
-from tests.flows.network import OPEN_STATES, Network
-from tests.interop.servers import break_peer, mend_peer
+from tests.rig.network import OPEN_STATES, Network
+from tests.rig.peers import break_peer, mend_peer
+from tests.rig.server import NewFleet
 
 pytestmark = pytest.mark.chaos
 

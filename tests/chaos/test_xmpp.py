@@ -22,10 +22,10 @@ from embedded.load.xmpp import register_devices
 from embedded.servers import prosody
 from tests.chaos.pushing import OVER_SECONDS, Sent, push, pushed
 from tests.chaos.stack import Stack
-from tests.flows.fleet import wait_until
 from tests.interop.xmpp import peers, service
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, BRIDGE, Service
+from tests.rig.server import wait_until
 
 pytestmark = pytest.mark.chaos
 

@@ -16,8 +16,8 @@ import orjson
 from coincurve import PrivateKey
 
 from tests.conversation import push, registration, request
-from tests.flows.fleet import PUBSUB_TOPIC
-from tests.interop.servers import ask
+from tests.rig.peers import ask
+from tests.rig.server import PUBSUB_TOPIC
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage

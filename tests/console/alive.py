@@ -23,7 +23,7 @@ from pushserver.indicators import asking, stored
 from pushserver.indicators.kinds import server
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests import factories
-from tests.gorush import serve_gorush
+from tests.rig.peers import serve_gorush
 from tests.workers import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary

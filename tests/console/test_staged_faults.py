@@ -32,8 +32,7 @@ from embedded.supervisor.processes import PROJECT
 from kit.http.urls import host_of
 from tests.console.conftest import send_login
 from tests.console.test_walk import confirm
-from tests.flows.fleet import PUBSUB_TOPIC
-from tests.up import Up
+from tests.rig.server import PUBSUB_TOPIC, Up
 
 pytestmark = pytest.mark.nightly
 RESULTS = PROJECT / "test-results"

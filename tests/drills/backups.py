@@ -10,7 +10,7 @@ import psycopg
 
 from embedded.servers.accounts import own_folder
 from embedded.servers.postgres import EmbeddedPostgres
-from tests.clusters import run_program
+from tests.rig.postgres import run_program
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ from tests.chaos.pushing import Sent, push, pushed
 from tests.chaos.stack import GORUSH, Stack, new_stack
 from tests.chaos.stories import Story, collect, known, say, show, wait_until_over
 from tests.chaos.targets import Target, targets_of
-from tests.clusters import Replicas, replicas
-from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER
-from tests.flows.fleet import NewFleet, wait_until
-from tests.flows.network import Network
 from tests.folders import open_folder
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, SERVICE, Service
+from tests.rig import server as processes
+from tests.rig.network import Network
+from tests.rig.postgres import Replicas, replicas
+from tests.rig.server import SERVER, NewFleet, wait_until
 
 pytestmark = pytest.mark.chaos
 

@@ -15,7 +15,7 @@ from embedded.supervisor.processes import PROJECT
 from pushserver.config.data_dir import LOCK_NAME
 from tests.budget import first_everyday
 from tests.folders import fill, open_folder, small_disk
-from tests.up import CONFIGURED
+from tests.rig.server import CONFIGURED
 
 NOBODY = 65534
 Output = Callable[..., str]

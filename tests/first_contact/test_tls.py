@@ -15,8 +15,8 @@ import pytest
 
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.processes import PROJECT
-from tests.gorush import serve_gorush
-from tests.interop.fakes.certificates import serve_as
+from tests.rig.peers import serve_gorush
+from tests.rig.providers.certificates import serve_as
 
 # Each client of the server is asked once, and prints whether it takes the certificate.
 CLIENTS = """

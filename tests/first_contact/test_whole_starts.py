@@ -18,7 +18,7 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
-from tests.up import CONFIGURED
+from tests.rig.server import CONFIGURED
 
 pytestmark = [
     pytest.mark.nightly,

@@ -1,18 +1,14 @@
 """Whole server for the flow tests: every process is real, with a database and a broker database of its own."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
-from coincurve import PrivateKey
 
-from tests.flows import fleet as processes
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet
-from tests.flows.network import Network
+from tests.rig.network import Network, network_of
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served
 from tests.schedule import group
-from waku_bridge.codec.keys import Identity
 
-SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
 RUNNING = pytest.StashKey[Fleet]()
 
 
@@ -31,31 +27,7 @@ def fleet(new_fleet: NewFleet, pytestconfig: pytest.Config) -> Iterator[Fleet]:
         yield running
 
 
-@contextmanager
-def served(fleet: Fleet) -> Iterator[Fleet]:
-    """Start the server, and stop at the end all processes that run then."""
-    try:
-        start(fleet)
-        yield fleet
-    finally:
-        fleet.stop(*fleet.running)
-
-
-def start(fleet: Fleet) -> None:
-    node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
-    fleet.start(processes.node(processes.port_of(node_url)), processes.gorush(processes.port_of(gorush_url)))
-    fleet.start(*processes.services().values())
-    for name, url in (("node", f"{node_url}/health"), ("gorush", f"{gorush_url}/healthz")):
-        processes.wait_until(lambda name=name, url=url: fleet.answers(name, url), what=f"{name} at {url}")
-
-
 @pytest.fixture(scope="session")
 def network(fleet: Fleet) -> Iterator[Network]:
     with closing(network_of(fleet)) as network:
         yield network
-
-
-def network_of(fleet: Fleet) -> Network:
-    """Connect to the node, gorush and database of a server."""
-    urls = [fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
-    return Network(*urls, SERVER.pub33)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from tests.flows.fleet import wait_until
-from tests.flows.network import Network, Sender, android, iphone, new_sender
+from tests.rig.network import Network, Sender, android, iphone, new_sender
+from tests.rig.server import wait_until
 from waku_bridge.messages import WakuMessage
 
 RECIPIENTS = 8

@@ -24,11 +24,10 @@ from embedded.supervisor.processes import ProcessSpec
 from kit.batches.batch import POLL_SECONDS
 from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
-from tests.flows import fleet as processes
 from tests.flows import load
-from tests.flows.conftest import network_of
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, services, wait_until
-from tests.flows.network import Network, new_sender
+from tests.rig import server as processes
+from tests.rig.network import Network, network_of, new_sender
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, services, wait_until
 
 CHILDREN = 2
 REQUESTS = 100

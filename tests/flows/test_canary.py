@@ -12,9 +12,9 @@ from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
 from tests.budget import first_everyday
 from tests.factories.tokens import firebase_token
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
-from tests.flows.network import Network, iphone
+from tests.rig import server as processes
+from tests.rig.network import Network, iphone
+from tests.rig.server import Fleet, services, wait_for_http, wait_until
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"

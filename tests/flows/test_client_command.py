@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
 from tests.factories.tokens import firebase_token
-from tests.flows.fleet import Fleet
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import Fleet
 
 BOBS_PHONE = firebase_token("bobs-own-phone")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.flows.network import Network, android, new_identity, unregistered_phone
+from tests.rig.network import Network, android, new_identity, unregistered_phone
 from waku_bridge.client import (
     Notified,
     Outcome,

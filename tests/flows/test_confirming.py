@@ -1,7 +1,7 @@
 """Confirmation of replies: a whole server looks for each of its replies in the store and finds it."""
 
-from tests.flows.fleet import wait_until
-from tests.flows.network import Network, new_sender
+from tests.rig.network import Network, new_sender
+from tests.rig.server import wait_until
 from waku_bridge.messages import MessageType
 
 OPEN = "SELECT count(*) FROM waku_bridge_outboundreply WHERE state IN ('pending', 'published')"

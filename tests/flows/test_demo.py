@@ -8,8 +8,8 @@ import pytest
 from embedded.demo.people import make_people
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows.fleet import Fleet, node, port_of, wait_for_http, wait_until
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import Fleet, node, port_of, wait_for_http, wait_until
 
 SEED = 7
 

@@ -28,7 +28,7 @@ from tests.batches import Process
 from tests.conversation import push, registration, say
 from tests.conversation import request as push_request
 from tests.factories.tokens import apn_token, firebase_token
-from tests.serving import serve
+from tests.rig.peers import serve
 from waku_bridge.codec.keys import Identity
 
 pytestmark = pytest.mark.django_db

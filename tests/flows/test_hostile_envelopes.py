@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from notifications.messages import PushRequest
-from tests.flows.fleet import Fleet
-from tests.flows.network import Network, android, new_identity, new_sender, unregistered_phone
+from tests.rig.network import Network, android, new_identity, new_sender, unregistered_phone
+from tests.rig.server import Fleet
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode, encode_payload
 from waku_bridge.codec.limits import MAX_BODY_BYTES

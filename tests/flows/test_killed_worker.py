@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.flows import load
-from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import Fleet, services, wait_until
 
 # Two workers decide about a thousand requests in a second (`bench throughput`). The kill and the stop come in between,
 # as a worker takes 200 in a batch.

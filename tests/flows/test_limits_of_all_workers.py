@@ -7,8 +7,8 @@ import pytest
 from embedded.stack import plan
 from tests.budget import first_everyday
 from tests.flows import load
-from tests.flows.conftest import network_of, served
-from tests.flows.fleet import OF_FLOWS, NewFleet
+from tests.rig.network import network_of
+from tests.rig.server import OF_FLOWS, NewFleet, served
 
 PUSHES = 15  # to each phone, at once: half of what `ROUTE_LIMITS` allow
 

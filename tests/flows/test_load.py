@@ -3,7 +3,7 @@
 import pytest
 
 from tests.flows import load
-from tests.flows.network import Network
+from tests.rig.network import Network
 
 REQUESTS = 2000
 

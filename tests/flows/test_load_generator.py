@@ -11,9 +11,8 @@ from django.core.management import CommandError, call_command
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from tests.flows.conftest import served
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served
 
 HERE = "http://127.0.0.1:9"  # nothing listens there
 

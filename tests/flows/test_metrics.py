@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from embedded.servers.ports import free_port
 from embedded.stack.plan import web
 from pushserver.metrics.catalogue import entries, sources
-from tests.flows.fleet import Fleet, services, wait_for_http, wait_until
-from tests.flows.network import Network, iphone, new_sender
+from tests.rig.network import Network, iphone, new_sender
+from tests.rig.server import Fleet, services, wait_for_http, wait_until
 
 TOKEN = "a-token-of-the-flow-tests-0123456789"
 Output = dict[tuple[str, ...], float]

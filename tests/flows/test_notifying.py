@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from notifications.messages import NotificationType, Report, ReportError
-from tests.flows.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
+from tests.rig.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
 from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
 from waku_bridge.codec.keys import author_hash, chat_hash
 

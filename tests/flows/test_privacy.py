@@ -1,8 +1,8 @@
 """Promise of design and documentation: the server keeps hashes instead of identities, and no secret in plain."""
 
-from tests.flows.fleet import Fleet
-from tests.flows.network import Network, android, new_sender
 from tests.flows.traces import Traces, found
+from tests.rig.network import Network, android, new_sender
+from tests.rig.server import Fleet
 
 
 def test_no_token_key_or_message_is_in_a_log_or_in_plain_in_the_database(fleet: Fleet, network: Network) -> None:

@@ -25,10 +25,9 @@ from pushserver.models import ApiToken
 from tests.budget import first_everyday
 from tests.console.routes import Page, console_pages, patterns
 from tests.databases import connected_to
-from tests.flows.conftest import network_of, served
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_for_http
-from tests.flows.network import Network
 from tests.flows.traces import Traces, found
+from tests.rig.network import Network, network_of
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_for_http
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import canary_identity, server_identity
 

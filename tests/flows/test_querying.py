@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.flows.fleet import wait_until
-from tests.flows.network import Network, android, new_identity, new_sender, unregistered_phone
+from tests.rig.network import Network, android, new_identity, new_sender, unregistered_phone
+from tests.rig.server import wait_until
 from waku_bridge.client import NoAnswer, Preferences
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from registrations.messages import TokenType
 from tests.factories.tokens import apn_token, firebase_token
-from tests.flows.network import Network, android, iphone, new_sender, unregistered_phone
+from tests.rig.network import Network, android, iphone, new_sender, unregistered_phone
 from waku_bridge.client import (
     Address,
     NoAnswer,

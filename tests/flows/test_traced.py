@@ -14,11 +14,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from embedded.servers.ports import free_port
 from embedded.stack import plan
 from tests.collector import Collector, attributes, collector
-from tests.flows.conftest import network_of, served
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_for_http, wait_until
-from tests.flows.network import Network, iphone, new_sender
 from tests.flows.test_privacy_of_answers import digests, kept
 from tests.flows.traces import Traces, found
+from tests.rig.network import Network, iphone, network_of, new_sender
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_for_http, wait_until
 
 METRICS_TOKEN = secrets.token_urlsafe(20)
 # Spans of a request, in order, from the bridge, the worker's batches and its event loop.

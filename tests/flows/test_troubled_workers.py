@@ -15,9 +15,9 @@ import redis
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder, python
 from tests.flows import load
-from tests.flows.fleet import Fleet, services, wait_until
 from tests.flows.load import Load
-from tests.flows.network import Network
+from tests.rig.network import Network
+from tests.rig.server import Fleet, services, wait_until
 
 REQUESTS = 150
 

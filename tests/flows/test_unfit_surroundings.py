@@ -20,13 +20,12 @@ from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from kit.db.reasons import UNAVAILABLE
-from tests.clusters import UNSYNCED, Cluster
-from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER, network_of, start
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_until
 from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
-from tests.flows.network import Network, android, new_sender, unregistered_phone
 from tests.folders import fill, open_folder, small_disk
+from tests.rig import server as processes
+from tests.rig.network import Network, android, network_of, new_sender, unregistered_phone
+from tests.rig.postgres import UNSYNCED, Cluster
+from tests.rig.server import OF_FLOWS, SERVER, Fleet, NewFleet, start, wait_until
 from waku_bridge.client import Destination
 from waku_bridge.messages import WakuMessage
 

@@ -14,9 +14,9 @@ import pytest
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, NewFleet, wait_for_http, wait_until
-from tests.interop.servers import ask
+from tests.rig import server as processes
+from tests.rig.peers import ask
+from tests.rig.server import Fleet, NewFleet, wait_for_http, wait_until
 from xmpp_bridge.tests.talking import SERVICE
 from xmpp_bridge.tests.xmpp_server import SECRET, XmppServer
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from html import escape
 from urllib.parse import quote
 
-from tests.flows.fleet import wait_until
-from tests.flows.network import Network, android, iphone, new_identity, new_sender
+from tests.rig.network import Network, android, iphone, new_identity, new_sender
+from tests.rig.server import wait_until
 from waku_bridge.client import Destination, Preferences
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.messages import WakuMessage

@@ -26,11 +26,11 @@ from embedded.servers.prosody import EmbeddedProsody
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
-from tests.flows.fleet import Fleet, wait_for_http, wait_until
-from tests.flows.network import Network, android, iphone, new_sender
 from tests.image.composed import Composed, read_compose
 from tests.interop.nodes import Nodes, RelayReader
-from tests.interop.servers import Servers, ask
+from tests.rig.network import Network, android, iphone, new_sender
+from tests.rig.peers import Servers, ask
+from tests.rig.server import Fleet, wait_for_http, wait_until
 from waku_bridge.client import Address
 from waku_bridge.codec.keys import Identity
 

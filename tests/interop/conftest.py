@@ -11,10 +11,10 @@ import pytest
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.guard import Guard
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, NewFleet
 from tests.interop.nodes import Nodes, Pair
-from tests.interop.servers import Server, Servers
+from tests.rig import server as processes
+from tests.rig.peers import Server, Servers
+from tests.rig.server import Fleet, NewFleet
 
 PEERS = os.environ.get("PEERS")
 StartServer = Callable[..., AbstractContextManager[Fleet]]

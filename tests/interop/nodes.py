@@ -16,9 +16,9 @@ from urllib.parse import quote
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import HttpClient, new_client
-from tests.flows import fleet as processes
-from tests.flows.fleet import PUBSUB_TOPIC, Fleet
-from tests.interop.servers import Answer, ask
+from tests.rig import server as processes
+from tests.rig.peers import Answer, ask
+from tests.rig.server import PUBSUB_TOPIC, Fleet
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode, from_json
 

@@ -15,7 +15,7 @@ import yaml
 from embedded.gorush.outcomes import APPLE_URL
 from embedded.gorush.server import CONFIG
 from notifications.gateways.gorush.config_check.readings import read_version
-from tests.interop.servers import Server
+from tests.rig.peers import Server
 
 IOS, ANDROID = 1, 2
 NOT_FOUND = b"404 page not found"

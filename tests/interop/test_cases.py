@@ -4,7 +4,7 @@ import pytest
 
 from notifications.gateways.gorush.sending.push_api import device_token
 from tests.interop.cases import CASES, Case
-from tests.interop.servers import Server, new_push, send
+from tests.rig.peers import Server, new_push, send
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -11,10 +11,9 @@ import pytest
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows.conftest import network_of, served
-from tests.flows.fleet import OF_FLOWS, Fleet, NewFleet, wait_until
-from tests.flows.network import iphone, new_sender
 from tests.flows.test_traced import WAY
+from tests.rig.network import iphone, network_of, new_sender
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_until
 
 pytestmark = pytest.mark.peers
 PROGRAM = Path(os.environ.get("PEERS") or ".").resolve() / "collector"

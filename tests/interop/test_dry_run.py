@@ -9,7 +9,7 @@ from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import DRY_RUN, Outcome, Push, Result
 from registrations.messages import TokenType
-from tests.interop.servers import Server, new_push
+from tests.rig.peers import Server, new_push
 
 
 def sent(server: Server, push: Push, *, dry_run_token: str) -> Result:

@@ -9,13 +9,12 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.guard import Guard
 from notifications.messages import Report, ReportError
-from tests.flows import fleet as processes
-from tests.flows.conftest import SERVER
-from tests.flows.fleet import Fleet
-from tests.flows.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.interop.conftest import StartServer
 from tests.interop.nodes import Pair, RelayReader
-from tests.interop.servers import Server
+from tests.rig import server as processes
+from tests.rig.network import APP_TOPIC, Network, android, iphone, new_sender
+from tests.rig.peers import Server
+from tests.rig.server import SERVER, Fleet
 from waku_bridge.client import Address, NoAnswer
 from waku_bridge.node import WakuNode
 

@@ -7,9 +7,9 @@ import pytest
 from django.conf import LazySettings
 from django.utils import timezone
 
-from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
-from tests.interop.servers import Answer, ask
+from tests.rig.peers import Answer, ask
+from tests.rig.server import PUBSUB_TOPIC
 from waku_bridge.node import NoStore, WakuNode, from_json, to_json
 from waku_bridge.node.config_check.checking import check_all
 from waku_bridge.node.config_check.saved import NOTICES

@@ -11,9 +11,9 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from tests.flows.fleet import PUBSUB_TOPIC
 from tests.interop.nodes import Pair, drained, new_message, received, say
-from tests.interop.servers import ask
+from tests.rig.peers import ask
+from tests.rig.server import PUBSUB_TOPIC
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.node import NodeError, NotSubscribed, WakuNode, to_json
 

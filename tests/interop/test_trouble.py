@@ -12,7 +12,7 @@ from embedded.servers.ports import free_port
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
-from tests.interop.servers import Server, Servers, break_peer, mend_peer, new_push, send
+from tests.rig.peers import Server, Servers, break_peer, mend_peer, new_push, send
 
 IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
 BOTH = pytest.mark.parametrize("token_type", [IOS, ANDROID], ids=["iOS", "Android"])

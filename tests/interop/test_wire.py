@@ -8,7 +8,7 @@ import pytest
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Push
 from registrations.messages import TokenType
-from tests.interop.servers import APP_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
+from tests.rig.peers import APP_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
 
 pytestmark = pytest.mark.peers
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from embedded.load.waku import LoadRequests, ReplyReader, Result, build, evaluate, publish_on_time, pushes_recorded
 from kit.http.connections import new_client
-from tests.flows.conftest import SERVER
-from tests.flows.fleet import PUBSUB_TOPIC
+from tests.rig.server import PUBSUB_TOPIC, SERVER
 from waku_bridge.client import Session
 from waku_bridge.client.registration.registering import RegisteringClient
 from waku_bridge.messages import WakuMessage

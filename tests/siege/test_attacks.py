@@ -22,12 +22,11 @@ from embedded.load.waku import register_devices
 from embedded.servers import prosody
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.http.connections import HttpClient, new_client
-from tests.flows.conftest import SERVER, served
-from tests.flows.fleet import PUBSUB_TOPIC, Fleet, NewFleet, wait_until
-from tests.interop.servers import ask
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service
+from tests.rig.peers import ask
+from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, NewFleet, served, wait_until
 from tests.siege import intruders
 from tests.siege.honest import Honest, ask_honestly, besieging, nothing, report_of
 from tests.siege.payloads import TO_OWN_PHONES, Payloads

@@ -21,8 +21,7 @@ from coincurve import PrivateKey
 from embedded.load.waku import Result, register_devices
 from kit.http.connections import new_client
 from registrations.messages import RegistrationMessage
-from tests.flows.conftest import SERVER, served
-from tests.flows.fleet import PUBSUB_TOPIC, Fleet, NewFleet
+from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, NewFleet, served
 from tests.siege.honest import KEYS, Honest, ask_honestly, besieging, nothing, report_of
 from tests.siege.watching import Memory, analyze_nothing, given_up, inbox, stored
 from waku_bridge.client import Session

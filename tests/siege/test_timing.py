@@ -32,7 +32,7 @@ from registrations.messages import TokenType
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, push, put, registration, request
 from tests.flows.test_half_working import ANDROID, Gorush, Phone, World, open_world
-from tests.serving import serve
+from tests.rig.peers import serve
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.messages import PushResponse

@@ -9,7 +9,7 @@ from typing import Any, Self
 import psutil
 import psycopg
 
-from tests.flows.fleet import Fleet, wait_until
+from tests.rig.server import Fleet, wait_until
 
 EVERY_SECONDS = 2.0
 TABLES = """

@@ -16,13 +16,11 @@ from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.plan import manage
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
-from tests.flows import fleet as processes
-from tests.flows.conftest import network_of
-from tests.flows.fleet import UNLIMITED, Fleet
-from tests.flows.network import Network
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, Service
-from tests.up import Up
+from tests.rig import server as processes
+from tests.rig.network import Network, network_of
+from tests.rig.server import UNLIMITED, Fleet, Up
 from tests.upgrades.releases import copy_working_tree, last_release, make_up_a_migration, pull, unpack_release
 
 SECRETS = ("SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY")

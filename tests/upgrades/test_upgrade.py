@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from notifications.messages import Report, ReportError
-from tests.flows.network import Network, Sender, android, new_sender, unregistered_phone
+from tests.rig.network import Network, Sender, android, new_sender, unregistered_phone
 from tests.upgrades.conftest import Installation
 from tests.upgrades.xmpp import Traffic
 from waku_bridge.client import Destination, Preferences

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from embedded.load.xmpp import register_devices
 from tests.chaos.pushing import Sent, push, pushed
-from tests.flows.fleet import wait_until
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Service
+from tests.rig.server import wait_until
 from xmpp_bridge.messages import Dialect
 
 # A third of the devices use XEP-0357, whose pushes are requests with an answer.

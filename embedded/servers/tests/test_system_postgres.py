@@ -30,9 +30,8 @@ from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from pushserver.start import fitting
-from tests.clusters import UNSYNCED, Cluster
 from tests.folders import open_folder
-from tests.poolers import pooler
+from tests.rig.postgres import UNSYNCED, Cluster, pooler
 
 # The read of a batch worker in a table without an index. PostgreSQL uses a disabled plan for it.
 LOOK = """

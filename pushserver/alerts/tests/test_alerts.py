@@ -29,7 +29,7 @@ from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from tests.delivering import other_session, read_only
 from tests.factories import make_staff
-from tests.flows.fleet import wait_until
+from tests.rig.server import wait_until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECRET = "T0-the-secret-of-the-webhook"

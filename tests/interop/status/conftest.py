@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet, wait_until
 from tests.interop.conftest import PEERS, StartServer
 from tests.interop.nodes import Nodes, address_of
-from tests.interop.servers import Server, Servers
 from tests.interop.status.messengers import APN, Messenger, app_key
+from tests.rig import server as processes
+from tests.rig.peers import Server, Servers
+from tests.rig.server import Fleet, wait_until
 
 collect_ignore = [] if os.environ.get("LONG") else ["test_chance.py"]  # ten minutes
 PROCESSES = ("bridge", "batches", "tasks")

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.serving import serve
+from tests.rig.peers import serve
 
 # Time servers of status-go.
 TIME_SERVERS = (

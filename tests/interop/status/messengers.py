@@ -13,7 +13,7 @@ from typing import Any
 from coincurve import PrivateKey
 
 from embedded.supervisor.guard import kill_group
-from tests.flows.fleet import wait_until
+from tests.rig.server import wait_until
 
 APN, FIREBASE = 1, 2
 APP_TOPIC = "im.status.ethereum"

@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.flows.fleet import Fleet
 from tests.interop.conftest import StartServer
 from tests.interop.nodes import Nodes
-from tests.interop.servers import Server, ask
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token, serving
 from tests.interop.status.messengers import APN, FIREBASE, Messenger
+from tests.rig.peers import Server, ask
+from tests.rig.server import Fleet
 from waku_bridge.identity import own_content_topics
 
 pytestmark = pytest.mark.status

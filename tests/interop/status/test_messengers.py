@@ -9,10 +9,10 @@ from coincurve import PrivateKey
 
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder, python
-from tests.flows.fleet import wait_until
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
 from tests.interop.status.faults import gateway, network_time
 from tests.interop.status.messengers import APN, FIREBASE, Messenger, Report, app_key
+from tests.rig.server import wait_until
 from waku_bridge.codec.keys import key_hash, shake256
 
 pytestmark = pytest.mark.status

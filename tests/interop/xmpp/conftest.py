@@ -8,10 +8,10 @@ import pytest
 
 from embedded.servers import prosody
 from embedded.supervisor.guard import Guard
-from tests.flows.fleet import Fleet, NewFleet
 from tests.interop.xmpp import ejabberd, peers, service
 from tests.interop.xmpp.peers import Peer
 from tests.interop.xmpp.service import Service
+from tests.rig.server import Fleet, NewFleet
 
 
 @pytest.hookimpl(tryfirst=True)

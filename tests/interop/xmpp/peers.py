@@ -11,8 +11,8 @@ from xml.etree.ElementTree import Element
 from embedded.servers.ports import free_port
 from embedded.servers.prosody import EmbeddedProsody
 from embedded.supervisor.processes import ProcessSpec
-from tests.flows.fleet import Fleet, wait_until
 from tests.interop.xmpp.ejabberd import Ejabberd
+from tests.rig.server import Fleet, wait_until
 from xmpp_bridge.client import Account, Component, pushing
 from xmpp_bridge.client.elements import PING, element
 

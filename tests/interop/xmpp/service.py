@@ -11,9 +11,6 @@ from typing import Any, Self
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet
-from tests.interop.servers import ask
 from tests.interop.xmpp.peers import (
     LOOPBACK,
     SERVICE,
@@ -23,6 +20,9 @@ from tests.interop.xmpp.peers import (
     USER_SERVER_SECRET,
     Peer,
 )
+from tests.rig import server as processes
+from tests.rig.peers import ask
+from tests.rig.server import Fleet
 from xmpp_bridge.client import Device, Dialect, NotifyingServer, Platform, Registered, Route, new_id
 from xmpp_bridge.client.elements import PING, element, iq
 

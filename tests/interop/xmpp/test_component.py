@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.interop.servers import break_peer, mend_peer
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import SERVICE, USER_SERVER
 from tests.interop.xmpp.service import BRIDGE, Service, android, ciphertext, iv, until
+from tests.rig.peers import break_peer, mend_peer
 from xmpp_bridge.client import Dialect, Failed, Grade, Notification, Stored
 from xmpp_bridge.client.answers import refusal_of
 from xmpp_bridge.client.elements import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, PUSH, PUSH2, element, error

@@ -7,9 +7,9 @@ import pytest
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from tests.flows.fleet import wait_until
 from tests.interop.xmpp.peers import USER_SERVER, USER_SERVER_SECRET, USERS
 from tests.interop.xmpp.service import Service
+from tests.rig.server import wait_until
 
 pytestmark = pytest.mark.xmpp
 

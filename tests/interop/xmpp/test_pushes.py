@@ -8,10 +8,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from notifications.messages import Grade
-from tests.interop.servers import break_peer, mend_peer
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import SERVICE, Peer, write_to_absent
 from tests.interop.xmpp.service import Service, android, ciphertext, iphone, iv
+from tests.rig.peers import break_peer, mend_peer
 from xmpp_bridge.client import (
     ConnectionFailed,
     Device,

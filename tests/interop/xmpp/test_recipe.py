@@ -14,10 +14,10 @@ import yaml
 from django.conf import settings
 
 from embedded.servers.ports import free_port
-from tests.flows.fleet import Fleet, wait_until
-from tests.interop.fakes.certificates import serve_as
 from tests.interop.xmpp import ejabberd
 from tests.interop.xmpp.ejabberd import Ejabberd
+from tests.rig.providers.certificates import serve_as
+from tests.rig.server import Fleet, wait_until
 
 pytestmark = pytest.mark.xmpp
 HEADER = (

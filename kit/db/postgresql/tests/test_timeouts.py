@@ -18,7 +18,7 @@ from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
 from kit.db.statements import fetch, write
 from kit.db.timeouts import MIGRATIONS, REPORTS, RETENTION, timeouts
 from kit.processes import leader
-from tests.silent import SilentProxy, silent_proxy
+from tests.rig.postgres import SilentProxy, silent_proxy
 from waku_bridge.metrics import LOCK_HELD
 
 SHORT = Timeouts(statement_seconds=0.5, lock_seconds=0.2)

@@ -19,7 +19,7 @@ from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.gateways.gorush.tests.test_request import APPLE
 from notifications.messages import Content, Grade, Outcome
-from tests.interop.fakes.certificates import serve_as
+from tests.rig.providers.certificates import serve_as
 
 OK = {"success": "ok", "counts": 1, "logs": []}
 # As the XMPP bridge sends them.

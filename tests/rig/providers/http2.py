@@ -9,7 +9,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded
 from h2.exceptions import ProtocolError
 
-from tests.interop.fakes.messages import Answer, Break, Reply, Request
+from tests.rig.providers.messages import Answer, Break, Reply, Request
 
 READ_BYTES = 64 * 1024
 # What Apple says before it closes the connection of a certificate that is not for this environment.

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import orjson
 
 from embedded.gorush.outcomes import Platform
-from tests.interop.fakes.failing import fail
-from tests.interop.fakes.ledger import Ledger
-from tests.interop.fakes.messages import Break, Reply, Request, json_reply
+from tests.rig.providers.failing import fail
+from tests.rig.providers.ledger import Ledger
+from tests.rig.providers.messages import Break, Reply, Request, json_reply
 
 HOSTS = ("api.push.apple.com", "api.sandbox.push.apple.com")
 PATH = "/3/device/"

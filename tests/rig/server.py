@@ -1,12 +1,15 @@
-"""Processes of the server, started as `manage.py up` starts them, each with a log file.
+"""Whole server: `Fleet` is its processes one by one, as `manage.py up` starts them, and `Up` is that command itself.
 
-Every process leads a process group, so that a kill takes the children of a worker along.
+Every process of a fleet leads a process group, so that a kill takes the children of a worker along, and has a log file.
 """
 
+import os
+import re
 import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -15,15 +18,22 @@ from signal import SIGKILL
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
+from coincurve import PrivateKey
+from django.conf import settings
 
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
+from waku_bridge.codec.keys import Identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 10_000
 START_SECONDS = 60.0
+SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
+# Variables without which `manage.py up` starts servers of its own.
+CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY"}
 # Every push is counted, so none may be coalesced with another one. A few senders send more requests than a client may.
 UNLIMITED = {
     "MAX_OPEN_PER_ROUTE": "10000",
@@ -109,6 +119,24 @@ class Fleet:
 NewFleet = Callable[..., Fleet]
 
 
+@contextmanager
+def served(fleet: Fleet) -> Iterator[Fleet]:
+    """Start the server, and stop at the end all processes that run then."""
+    try:
+        start(fleet)
+        yield fleet
+    finally:
+        fleet.stop(*fleet.running)
+
+
+def start(fleet: Fleet) -> None:
+    """Start every process of the server, and its node and gorush."""
+    node_url, gorush_url = fleet.environment["WAKU_NODES"], fleet.environment["GORUSH_URL"]
+    fleet.start(node(port_of(node_url)), gorush(port_of(gorush_url)), *services().values())
+    for name, url in (("node", f"{node_url}/health"), ("gorush", f"{gorush_url}/healthz")):
+        wait_until(partial(fleet.answers, name, url), what=f"{name} at {url}")
+
+
 def port_of(url: str) -> int:
     return int(url.rsplit(":", 1)[1])
 
@@ -154,3 +182,59 @@ def _answers(url: str) -> bool:
     with suppress(httpx.TransportError):
         return httpx.get(url, trust_env=False).status_code == HTTPStatus.OK
     return False
+
+
+class Up:
+    """`manage.py up` of the code in ``folder``, with its output. Only ``environment`` configures it."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int,
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path = settings.BASE_DIR,
+    ) -> None:
+        unconfigured = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
+        own = {"DATA_DIR": str(data_dir), "PORT": str(port)}
+        self.environment = {**unconfigured, **own, **(environment or {})}
+        self.manage_py = [sys.executable, str(folder / "manage.py")]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+        with log.open("w") as out:
+            command = [*self.manage_py, "up"]
+            self.process = psutil.Popen(command, env=self.environment, cwd=folder, stdout=out, stderr=out)
+
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def shows(self, pattern: str, seconds: float = 90) -> re.Match[str]:
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.output())):
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.1)
+        return found
+
+    def manage(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [*self.manage_py, *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
+
+    def ends(self, number: int, seconds: float = 60) -> int:
+        family = self.process.children(recursive=True)
+        self.process.send_signal(number)
+        code = int(self.process.wait(timeout=seconds))
+        deadline = time.monotonic() + 20
+        while alive := [process for process in family if is_alive(process)]:
+            assert time.monotonic() < deadline, (alive, self.output())
+            time.sleep(0.1)
+        return code
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process runs. A zombie does not: when init reaps it depends on the machine."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -15,7 +15,7 @@ from coincurve import PrivateKey
 
 from kit.http.connections import PlainClient, new_client
 from notifications.messages import Report
-from tests.flows.fleet import PUBSUB_TOPIC, wait_until
+from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, wait_until
 from waku_bridge.client import (
     Address,
     Content,
@@ -257,6 +257,12 @@ class Network:
         # The loop stood still since the last call, and first has to process connections that ended meanwhile.
         self._runner.run(asyncio.sleep(0.01))
         return self._runner.run(coroutine)
+
+
+def network_of(fleet: Fleet) -> Network:
+    """Connect to the node, gorush and database of a server."""
+    urls = [fleet.environment[name] for name in ("WAKU_NODES", "GORUSH_URL", "DATABASE_URL")]
+    return Network(*urls, SERVER.pub33)
 
 
 def _opened(message: WakuMessage, listener: Identity) -> object:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from embedded.gorush.outcomes import PAGE, Refusal
-from tests.interop.fakes.messages import Break, Reply
+from tests.rig.providers.messages import Break, Reply
 
 fail: Mapping[Refusal | None, Reply | Break] = {
     Refusal.HTML: Reply(HTTPStatus.BAD_GATEWAY, PAGE.encode(), {"content-type": "text/html"}),

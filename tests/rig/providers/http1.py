@@ -4,7 +4,7 @@ import asyncio
 
 import h11
 
-from tests.interop.fakes.messages import Answer, Break, Reply, Request
+from tests.rig.providers.messages import Answer, Break, Reply, Request
 
 READ_BYTES = 64 * 1024
 

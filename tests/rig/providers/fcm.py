@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from embedded.gorush.outcomes import Platform, Refusal
-from tests.interop.fakes.control import ACCESS_TOKEN
-from tests.interop.fakes.failing import fail
-from tests.interop.fakes.ledger import Ledger
-from tests.interop.fakes.messages import Break, Reply, Request, json_reply
+from tests.rig.providers.control import ACCESS_TOKEN
+from tests.rig.providers.failing import fail
+from tests.rig.providers.ledger import Ledger
+from tests.rig.providers.messages import Break, Reply, Request, json_reply
 
 HOSTS = ("fcm.googleapis.com",)
 PATH = re.compile(r"/v1/projects/(?P<project>[a-z0-9-]+)/messages:send(\?.*)?")

@@ -1,4 +1,4 @@
-"""Process of the fakes, which runs until SIGTERM: `python -m tests.interop.fakes --port 9000 --folder /tmp/fakes`.
+"""Process of the fakes, which runs until SIGTERM: `python -m tests.rig.providers --port 9000 --folder /tmp/fakes`.
 
 The folder gets the authority to trust (`ca.pem`) and credentials for gorush (`credentials.py`) before the port opens.
 """
@@ -13,13 +13,13 @@ from ssl import SSLContext, SSLError
 
 from h2.exceptions import ProtocolError
 
-from tests.interop.fakes import apns, control, fcm, http1
-from tests.interop.fakes.certificates import serve_as
-from tests.interop.fakes.credentials import write_credentials
-from tests.interop.fakes.http2 import Http2
-from tests.interop.fakes.ledger import Ledger
-from tests.interop.fakes.messages import Answer, Break, Reply, Request
-from tests.interop.fakes.ways import BREAKS, EXPIRED_CERTIFICATE, ProviderFaults, Way
+from tests.rig.providers import apns, control, fcm, http1
+from tests.rig.providers.certificates import serve_as
+from tests.rig.providers.credentials import write_credentials
+from tests.rig.providers.http2 import Http2
+from tests.rig.providers.ledger import Ledger
+from tests.rig.providers.messages import Answer, Break, Reply, Request
+from tests.rig.providers.ways import BREAKS, EXPIRED_CERTIFICATE, ProviderFaults, Way
 
 HOST = "127.0.0.1"
 HEAD_END = b"\r\n\r\n"
@@ -95,7 +95,7 @@ async def run(port: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.fakes", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.providers", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from embedded.gorush.server import Faults
-from tests.interop.fakes.messages import Break
+from tests.rig.providers.messages import Break
 
 # A TLS record (RFC 8446, 5.1 and 6) with the fatal alert certificate_expired, in plain text before any handshake.
 EXPIRED_CERTIFICATE = bytes([21, 3, 3, 0, 2, 2, 45])

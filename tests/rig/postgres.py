@@ -1,7 +1,12 @@
 """PostgreSQL servers of single tests, for failures that the shared server of all tests must not suffer."""
 
+import socket
+import struct
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGQUIT
@@ -13,9 +18,12 @@ from embedded.servers import installed
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
-from tests.flows.fleet import wait_until
+from tests.rig.server import wait_until
 
 # Without fsync a killed PostgreSQL loses nothing, as the system has its writes. Without synchronous_commit it would.
+PROTOCOL = struct.pack("!I", 3 << 16)
+# The error of PgBouncer 1.18.
+REFUSAL = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 
 
@@ -129,3 +137,89 @@ def run_program(cluster: EmbeddedPostgres, program: str, *arguments: str) -> Non
     identity = cluster.spec().identity()
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **identity)
     assert ended.returncode == 0, ended.stderr
+
+
+class SilentProxy:
+    """Proxy on 127.0.0.1 that forwards bytes to the Unix socket ``target`` and back while ``speaks`` is set."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = [self._listener]
+        self.port: int = self._listener.getsockname()[1]
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.swallowed = threading.Event()  # set once bytes came that get no answer
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(str(self._target))
+                self._open += [client, server]
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if not self.speaks.is_set():
+                    self.swallowed.set()
+                    return  # both ends stay open
+                if answer := self.answer(data):
+                    source.sendall(answer)
+                    break
+                sink.sendall(self.passed_on(data))
+            if self.speaks.is_set():
+                sink.shutdown(socket.SHUT_WR)
+
+    def passed_on(self, data: bytes) -> bytes:
+        """Return the bytes to forward to the server for ``data`` from the client."""
+        return data
+
+    def answer(self, data: bytes) -> bytes:  # noqa: ARG002 - subclasses use it
+        """Return an answer to send instead of forwarding ``data``, before the connection is closed; empty for none."""
+        return b""
+
+    def close(self) -> None:
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@contextmanager
+def silent_proxy(target: Path) -> Iterator[SilentProxy]:
+    proxy = SilentProxy(target)
+    yield proxy
+    proxy.close()
+
+
+class Pooler(SilentProxy):
+    """Proxy that forwards everything but the ``options`` of a connection, or refuses a connection that has any."""
+
+    def __init__(self, target: Path, *, refuses: bool) -> None:
+        self._refuses = refuses
+        super().__init__(target)
+
+    def passed_on(self, data: bytes) -> bytes:
+        if data[4:8] != PROTOCOL or b"\0options\0" not in data:
+            return data
+        fields = data[8:].rstrip(b"\0").split(b"\0")
+        pairs = zip(fields[::2], fields[1::2], strict=True)
+        body = PROTOCOL + b"".join(b"%b\0%b\0" % pair for pair in pairs if pair[0] != b"options") + b"\0"
+        return struct.pack("!I", len(body) + 4) + body
+
+    def answer(self, data: bytes) -> bytes:
+        if not self._refuses or data[4:8] != PROTOCOL:
+            return b""
+        return b"E" + struct.pack("!I", len(REFUSAL) + 4) + REFUSAL
+
+
+@contextmanager
+def pooler(target: Path, *, refuses: bool = False) -> Iterator[Pooler]:
+    running = Pooler(target, refuses=refuses)
+    yield running
+    running.close()

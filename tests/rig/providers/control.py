@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from tests.interop.fakes.ledger import Ledger
-from tests.interop.fakes.messages import Reply, Request, json_reply
-from tests.interop.fakes.ways import ProviderFaults
+from tests.rig.providers.ledger import Ledger
+from tests.rig.providers.messages import Reply, Request, json_reply
+from tests.rig.providers.ways import ProviderFaults
 
 ACCESS_TOKEN = "an-access-token"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:jwt-bearer"

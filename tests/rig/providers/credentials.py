@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tests.interop.fakes.certificates import private_pem
+from tests.rig.providers.certificates import private_pem
 
 PROJECT = "status-im"
 RSA_BITS = 2048

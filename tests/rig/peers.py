@@ -1,14 +1,19 @@
-"""gorush under test, and the record of the pushes that reached Apple and Google through it."""
+"""Peers of the server under test: gorush with the record of the pushes that reached Apple and Google through it, and
+HTTP servers of single tests.
+"""
 
 import asyncio
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,8 +23,8 @@ from kit.http.connections import new_client
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
-from tests.flows import fleet as processes
-from tests.flows.fleet import Fleet
+from tests.rig import server as processes
+from tests.rig.server import Fleet
 
 APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
@@ -114,7 +119,7 @@ class Servers:
         port, folder = port or self.fakes_port, folder or self.fleet.folder
         name = f"fakes-{port}"
         if name not in self.fleet.running:
-            arguments = ["tests.interop.fakes", "--port", str(port), "--folder", str(folder)]
+            arguments = ["tests.rig.providers", "--port", str(port), "--folder", str(folder)]
             self._start(python(name, "-m", *arguments, stop_order=StopOrder.PEER), port)
         return name
 
@@ -194,3 +199,42 @@ def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertex
         message=message,
         collapse_id=unique,
     )
+
+
+class QuickServer(ThreadingHTTPServer):
+    """A server to which a worker may open all its connections at once.
+
+    Beyond the queue of five, which is Python's default, Linux lets connections wait for seconds.
+    """
+
+    request_queue_size = 128
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
+    """Run a server during the block. A new subclass of ``handler`` answers the requests."""
+    quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
+    with QuickServer(("127.0.0.1", 0), quiet) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Gorush(BaseHTTPRequestHandler):
+    status = 200
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def serve_gorush() -> AbstractContextManager[ThreadingHTTPServer]:
+    """Serve on a free port. A test sets ``status`` of the handler class to break it. ``asked`` counts the requests."""
+    return serve(Gorush)
