@@ -19,7 +19,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos siege failover-test simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -64,19 +64,20 @@ test-nightly: dev ## what `make test` leaves out: the same promises for every pa
 test-distribution: dev ## what reads strangers' bytes, on the distribution's own Python where that is another one (one minute)
 	@PROCESSES=$(PROCESSES) requirements/distribution.sh
 
-chaos: dev ## fault runs: thousands of messages while workers, the real gorush, nodes, bridges and database are killed, and five minutes without a provider, in six ways (an hour); DATABASE=system
-	@requirements/system.sh go prosody $(SYSTEM_DATABASE)
-	@tests/interop/peers/build.sh gorush
-	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -m chaos -s tests/chaos tests/siege $(ARGS)
-
-siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, and what each attack costs, on this machine alone; prints the figures
-	@requirements/system.sh prosody $(SYSTEM_DATABASE)
-	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
-
-failover-test: dev ## a fail-over of PostgreSQL, synchronous and not, and a read-only one, under the load of both bridges; READ_ONLY_SECONDS=3600
+chaos: dev ## fault runs: every fault of both bridges, workers, gorush, nodes and database under the load of both networks, and five minutes without a provider, in seven ways (an hour)
 	@requirements/system.sh go prosody postgresql
 	@tests/interop/peers/build.sh gorush
-	DATABASE=system PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -q -m chaos -s tests/failover $(ARGS)
+	DATABASE=system PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -q -m chaos -s tests/chaos $(ARGS)
+
+storm: ## the shortest of the fault runs, with a fail-over of PostgreSQL (90 seconds)
+	@$(MAKE) chaos ARGS="-k short"
+
+failover-test: ## a fail-over of PostgreSQL, synchronous and not, and a read-only one, under the load of both networks; READ_ONLY_SECONDS=3600
+	@$(MAKE) chaos ARGS="-k failover"
+
+siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, and one attack after the other, on this machine alone; prints the figures
+	@requirements/system.sh prosody $(SYSTEM_DATABASE)
+	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
 
 restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
 	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -m nightly -s tests/drills/test_restore.py

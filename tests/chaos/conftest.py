@@ -1,35 +1,24 @@
-"""Whole server for the fault runs: that of the flow tests behind two real gorushes. The fakes of Apple and Google
-outlive every part that is killed.
-"""
+"""World of the fault runs, a new one for each run, so that faults of one do not affect the next."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 
-from tests.chaos.stack import GORUSH, Stack, new_stack
-from tests.rig.network import Network
-from tests.rig.server import SERVER, NewFleet
+from embedded.servers import prosody
+from embedded.supervisor.guard import Guard
+from tests.chaos.world import World, open_world
+from tests.folders import open_folder
+from tests.rig.peers import GORUSH
+from tests.rig.server import NewFleet
+
+NewWorld = Callable[..., AbstractContextManager[World]]
 
 
 @pytest.fixture
-def idle_stack(require_or_skip: Callable[[bool, str], None], new_fleet: NewFleet) -> Iterator[Stack]:
-    """A new stack for each run, so that faults of one run do not affect the next. It is not started yet."""
+def new_world(require_or_skip: Callable[[bool, str], None], new_fleet: NewFleet, guard: Guard) -> Iterator[NewWorld]:
     require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
-    stack = new_stack(new_fleet, "chaos")
-    yield stack
-    stack.fleet.kill(*stack.fleet.running)
-
-
-@pytest.fixture
-def stack(idle_stack: Stack) -> Stack:
-    idle_stack.start()
-    return idle_stack
-
-
-@pytest.fixture
-def network(stack: Stack) -> Iterator[Network]:
-    """The network of the stack. Its record of pushes is that of the fakes of Apple and Google."""
-    settings = stack.fleet.environment
-    network = Network(settings["WAKU_NODES"], stack.servers.fakes_url, settings["DATABASE_URL"], SERVER.pub33)
-    yield network
-    network.close()
+    require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
+    with open_folder() as folder:
+        yield partial(open_world, new_fleet, folder, guard)

@@ -1,7 +1,7 @@
 """Task that processes batches without end: each child of the worker `batches` runs it once, through failures of child,
 parent and broker.
 
-`test_killed_worker` and `test_metrics` kill a whole worker and one child.
+The storm (`tests/chaos`) kills a whole worker, and `test_metrics` one child.
 """
 
 import os
@@ -24,7 +24,7 @@ from embedded.supervisor.processes import ProcessSpec
 from kit.batches.batch import POLL_SECONDS
 from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
-from tests.flows import load
+from tests.rig import load
 from tests.rig import server as processes
 from tests.rig.network import Network, network_of, new_sender
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, services, wait_until

@@ -14,8 +14,8 @@ import redis
 
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder, python
-from tests.flows import load
-from tests.flows.load import Load
+from tests.rig import load
+from tests.rig.load import Load
 from tests.rig.network import Network
 from tests.rig.server import Fleet, services, wait_until
 

@@ -20,9 +20,9 @@ from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from kit.db.reasons import UNAVAILABLE
-from tests.flows.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.folders import fill, open_folder, small_disk
 from tests.rig import server as processes
+from tests.rig.load import RECIPIENTS, Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.rig.network import Network, android, network_of, new_sender, unregistered_phone
 from tests.rig.postgres import UNSYNCED, Cluster
 from tests.rig.server import OF_FLOWS, SERVER, Fleet, NewFleet, start, wait_until
@@ -228,7 +228,7 @@ def test_refused_credentials_are_reported_and_disable_no_token(new_fleet: NewFle
 
 def _all_are_processed_once(network: Network, load: Load) -> None:
     wait_until_all_processed(network, load)
-    pushes, replies = pushes_by_message(network, load), replies_by_message(network, load)
+    pushes, replies = pushes_by_message(network, load.message_ids), replies_by_message(network, load)
     assert [len(pushes[each]) for each in load.message_ids] == [1] * REQUESTS
     assert all(replies[each] for each in load.message_ids)
 

@@ -4,6 +4,7 @@ HTTP servers of single tests.
 
 import asyncio
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,15 @@ KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
 # Longer than the seven seconds in which the Firebase SDK repeats a push.
 TIMEOUT_SECONDS = 20.0
 SETTLING_SECONDS = 3.0
+GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
+# The settings of a gorush that docs/gorush.md recommends.
+RECOMMENDED = {
+    "CORE_WORKER_NUM": "256",
+    "CORE_QUEUE_NUM": "8192",
+    "IOS_MAX_CONCURRENT_PUSHES": "256",
+    "LOG_HIDE_TOKEN": "true",
+    "LOG_HIDE_MESSAGES": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)

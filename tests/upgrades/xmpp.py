@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from embedded.load.xmpp import register_devices
-from tests.chaos.pushing import Sent, push, pushed
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Service
+from tests.rig.load import Pushes, collapse_ids
 from tests.rig.server import wait_until
 from xmpp_bridge.messages import Dialect
 
@@ -24,7 +24,7 @@ class Traffic:
     """Steady requests of one server. A request without an answer is sent again."""
 
     service: Service
-    sent: Sent = field(default_factory=Sent)
+    sent: Pushes = field(default_factory=Pushes)
     is_over: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
@@ -44,16 +44,14 @@ class Traffic:
             await server.wait_for_service()
             devices = await register_devices(server, SERVICE, DEVICES, app=APP, on_progress=lambda: None)
             routes = [route for route, _ in devices if route.dialect is Dialect.XEP0357]
-            await push(
-                server, routes, self.sent, rate_per_second=RATE_PER_SECOND, is_enough=lambda _: self.is_over.is_set()
-            )
+            await self.sent.send(server, routes, per_second=RATE_PER_SECOND, is_enough=lambda _: self.is_over.is_set())
 
     def judge(self) -> str:
         """Check that every request was acknowledged and is one push. Return the figures in a sentence."""
-        sent, url = self.sent, self.service.gorush_url
+        sent, service = self.sent, self.service
         assert not sent.unanswered
-        wait_until(lambda: len(pushed(url)) >= len(sent.at), what="every XMPP push")
-        arrived = pushed(url)
+        wait_until(lambda: len(collapse_ids(service.all_pushes())) >= len(sent.at), what="every XMPP push")
+        arrived = collapse_ids(service.all_pushes())
         lost = [text for text in sent.at if text not in arrived]
         doubled = [text for text in sent.at if len(arrived.get(text, ())) > 1]
         assert (len(lost), len(doubled)) == (0, 0), f"{len(sent.at)} requests"

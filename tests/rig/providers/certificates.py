@@ -1,17 +1,22 @@
-"""Test authority, and its certificate for hosts of Apple and Google. Both are new at every start."""
+"""Test authority, its certificate for hosts of Apple and Google, and the credentials that both give to an operator of
+gorush. All are new at every start; gorush verifies its credentials with neither.
+"""
 
 import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 LIFETIME = timedelta(days=1)
+PROJECT = "status-im"
+RSA_BITS = 2048
 
 
 def serve_as(hosts: Sequence[str], folder: Path) -> ssl.SSLContext:
@@ -66,3 +71,23 @@ def private_pem(key: PrivateKeyTypes) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def write_credentials(folder: Path, url: str) -> None:
+    """Write Apple's signing key `apple.p8`, Google's service account `google.json`, and `revoked.json`, which gets no
+    token.
+
+    ``token_uri`` is plain HTTP because gorush 1.22 fails at HTTP/2 there when it has a proxy (gorush.md, 4.2).
+    """
+    (folder / "apple.p8").write_bytes(private_pem(ec.generate_private_key(ec.SECP256R1())))
+    key = private_pem(rsa.generate_private_key(65537, RSA_BITS)).decode()
+    for name, path in {"google": "/token", "revoked": "/token/revoked"}.items():
+        account = {
+            "type": "service_account",
+            "project_id": PROJECT,
+            "private_key_id": "test",
+            "private_key": key,
+            "client_email": f"{name}@{PROJECT}.example",
+            "token_uri": url + path,
+        }
+        (folder / f"{name}.json").write_bytes(orjson.dumps(account))
