@@ -75,7 +75,7 @@ storm: ## the shortest of the fault runs, with a fail-over of PostgreSQL (90 sec
 failover-test: ## a fail-over of PostgreSQL, synchronous and not, and a read-only one, under the load of both networks; READ_ONLY_SECONDS=3600
 	@$(MAKE) chaos ARGS="-k failover"
 
-siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, and one attack after the other, on this machine alone; prints the figures
+siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at once, beside honest clients, and attacks one by one, on this machine alone; prints the figures
 	@requirements/system.sh prosody $(SYSTEM_DATABASE)
 	$(PYTHON) -m pytest -q -m chaos -s tests/siege $(ARGS)
 

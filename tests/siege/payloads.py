@@ -66,17 +66,13 @@ class Payloads:
             TO_OWN_PHONES: (8, self._fill),  # last, as these are retried for long
         }
 
-    @property
-    def kinds(self) -> Sequence[str]:
-        """Return the names of all kinds."""
-        return list(self._kinds)
+    def next(self, part: str = "") -> tuple[str, WakuMessage]:
+        """Return the next message and its kind, one with this ``part`` in its name.
 
-    def next(self, kind: str = "") -> tuple[str, WakuMessage]:
-        """Return the next message and its kind. The timestamp is set when it is sent, as it is not part of the sealed
-        bytes.
+        The timestamp is set when it is sent, as it is not part of the sealed bytes.
         """
-        weights = [weight for weight, _ in self._kinds.values()]
-        kind = kind or self._random.choices(list(self._kinds), weights)[0]
+        weights = {name: weight for name, (weight, _) in self._kinds.items() if part in name}
+        [kind] = self._random.choices(list(weights), list(weights.values()))
         needs_phones = kind == TO_OWN_PHONES and len(self._own) < OWN_PHONES
         message = self._register(BUSY_TOKEN) if needs_phones else self._kinds[kind][1]()
         if len(self._sealed) < MAX_REPLAYED:

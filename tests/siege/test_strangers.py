@@ -1,6 +1,7 @@
-"""Queries and malformed registrations of outsiders without end, beside the queries and registrations of honest people.
+"""Strangers without end, beside honest people: made-up installations (1), queries about one user (2) and for long
+answers (3), malformed registrations (7), and calls of hostile servers of XMPP (9).
 
-The real code decides from envelope to reply. Time passes on the test's clock, and in the last test on the real one.
+The real code decides from message to reply. Time passes on the test's clock, and for (7) on the real one.
 """
 
 import time
@@ -14,17 +15,21 @@ from os import urandom
 import pytest
 from aiohttp import web
 from coincurve import PrivateKey
+from django.conf import LazySettings
 from django.utils import timezone
 
 from embedded.node.node import Settings
 from embedded.node.server import create_app
 from embedded.servers.ports import free_port
+from kit.db.clock import clock
 from kit.http.connections import new_client, submit
 from notifications.messages import Outcome
-from registrations.models import Route
+from notifications.models import Notification
+from registrations.models import Registration, Route
+from registrations.upkeep import stock
 from tests.batches import Process
-from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, replies_to, request
-from tests.delivering import RecordingGateway
+from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, replies_to, request, say
+from tests.delivering import DeliveryProcess, RecordingGateway
 from tests.factories import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
@@ -33,6 +38,8 @@ from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import CpuBudget, derive_newest
+from xmpp_bridge.models import Device
+from xmpp_bridge.tests.talking import SERVER, Registered, Service, encrypted, make_app, push2
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 TICK = timedelta(seconds=0.25)
@@ -41,7 +48,15 @@ SENDERS, PERIOD = 95, timedelta(minutes=8)
 ASKED, USERS, PHONES, UNPROVEN = 149, 40, 20, 100
 MALFORMED, NODE_RATE, HONEST_RATE, SECONDS, BURST_AT = 1000, 40, 5, 12, 2
 ANSWERED_WITHIN = timedelta(seconds=3)
-keys = count(3_000_000)
+# Made-up installations are fewer by 2 500: 29 an hour stand for 20 a second, 10 an hour for 7 a second, and 800 places
+# for two million.
+PLACES, TOMBSTONES = 800, 40
+BURST, STEADY = 29, 10  # new installations an hour, and as many tombstones
+QUIET_HOURS, BURST_HOURS, STEADY_HOURS = 24, 2, 110
+HOUR, STEPS = timedelta(hours=1), 3
+HOSTILE = [f"evil{number}.test" for number in range(3)]
+CALLING_SECONDS, HOSTILE_EVERY, HONEST_EVERY = 1800, 5, 60
+keys, texts = count(3_000_000), count()
 
 
 def person() -> Identity:
@@ -203,3 +218,96 @@ def test_errors_to_outsiders_leave_a_node_its_rate_for_other_replies() -> None:
     assert len(sent) == len(honest)
     assert in_time >= 0.95 * len(honest)
     assert errors == [1] * SECONDS
+
+
+class Newcomers:
+    """A server to which people register for hours. Its clock is ``now``."""
+
+    def __init__(self) -> None:
+        self.process = Process()
+        self.now = datetime(2026, 3, 1, tzinfo=timezone.get_current_timezone())
+        self.answers: list[bool] = []
+
+    def hour(self, made_up: int) -> bytes:
+        """Let an hour pass with a number of made-up installations, an honest new user and one who returns.
+
+        Return the key hash of the new user.
+        """
+        new_user, returning = person(), person()
+        say(registration(returning, unregister=True), now=self.now, process=self.process)
+        for step in range(STEPS):
+            self.now += HOUR / STEPS
+            messages = [registration(person(), device_token=firebase_token()) for _ in range(step, made_up, STEPS)]
+            messages += [registration(person(), unregister=True) for _ in range(step, made_up, STEPS)]
+            if step == 1:
+                honest = [registration(new_user), registration(returning, version=2)]
+                messages[len(messages) // 2 : 0] = honest
+            OutboundReply.objects.all().delete()
+            say(*messages, now=self.now, process=self.process)
+            if step == 1:
+                self.answers += [replies_to(each)[-1].body.success for each in (new_user, returning)]
+        return new_user.key_hash
+
+
+def left_of(users: list[bytes]) -> int:
+    return Registration.objects.filter(public_key_hash__in=users).count()
+
+
+def test_made_up_installations_replace_each_other_and_keep_nobody_out(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.MAX_REGISTRATIONS = PLACES
+    monkeypatch.setattr(stock, "MAX_FORGETTABLE", TOMBSTONES)
+    world = Newcomers()
+    quiet = [world.hour(0) for _ in range(QUIET_HOURS)]
+    attacked = [world.hour(BURST) for _ in range(BURST_HOURS)]
+    full_after = 0
+    for hour in range(STEADY_HOURS):
+        attacked.append(world.hour(STEADY))
+        if left_of(attacked) == len(attacked):
+            full_after = hour + 1
+    accepted = sum(world.answers) / len(world.answers)
+    share = (PLACES - 2 * QUIET_HOURS) / (BURST_HOURS * (BURST + 2) + STEADY_HOURS * (STEADY + 2))
+    print(
+        f"\nattack 1: {accepted:.0%} of {len(world.answers)} honest registrations were accepted, and nobody went for "
+        f"{full_after} hours. After {STEADY_HOURS} hours, {left_of(quiet)} of {len(quiet)} new users of quiet hours "
+        f"are left, and {left_of(attacked)} of {len(attacked)} of the others ({share:.0%} by computation)."
+    )
+    assert accepted >= 0.95
+    assert full_after >= (PLACES - 2 * QUIET_HOURS - BURST_HOURS * (BURST + 2)) // (STEADY + 2)
+    assert left_of(quiet) == len(quiet)
+    assert left_of(attacked) >= 0.75 * share * len(attacked)
+    assert Registration.objects.filter(state="active").count() == PLACES
+    assert Registration.objects.filter(state="unregistered").count() <= TOMBSTONES
+
+
+def test_calls_of_hostile_servers_take_none_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has accounts on all of these servers, each with a device that has the phone's token."""
+    make_app()
+    service, process = Service(), DeliveryProcess()
+    phone = service.register()
+    theirs = [service.register(sender=f"juliet@{domain}/phone") for domain in HOSTILE]
+    began = now = timezone.now()
+    monkeypatch.setattr(type(clock), "now", lambda _: now)
+    honest, hostile = list[bool](), list[bool]()
+    for seconds in range(0, CALLING_SECONDS, HOSTILE_EVERY):
+        now = began + timedelta(seconds=seconds)
+        hostile += [call(service, device, domain) for device, domain in zip(theirs, HOSTILE, strict=True)]
+        if seconds % HONEST_EVERY == 0:
+            honest.append(call(service, phone, SERVER))
+        process.process_backlog(now=now)
+    rung = Notification.objects.filter(
+        installation_id=str(Device.objects.get(domain=SERVER).pk), grade="voip", state="delivered"
+    ).count()
+    print(
+        f"\n9: {len(honest)} honest calls in {CALLING_SECONDS // 60} minutes: {sum(honest)} accepted, {rung} rang; of "
+        f"{len(hostile)} by {len(HOSTILE)} hostile servers {sum(hostile)} were accepted"
+    )
+    assert rung >= 0.95 * len(honest)
+    assert sum(hostile) < len(hostile)
+
+
+def call(service: Service, device: Registered, domain: str) -> bool:
+    """Call a device of a user of this domain, and return whether the call was accepted."""
+    ciphertext = f"{next(texts):04}"
+    return service.receive(push2(device.client, encrypted(ciphertext, voip=True), sender=domain)) is None
