@@ -4,12 +4,10 @@ Ctrl-C, and finds its data again.
 """
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
-from tests.rig.server import CONFIGURED
+from tests.rig.server import Up
 
 pytestmark = [
     pytest.mark.nightly,
@@ -26,6 +24,7 @@ pytestmark = [
 ]
 NOBODY = 65534
 START_SECONDS = 240
+UNSET = ["-uPYTHONPATH", "-uMAKEFLAGS", "-uMAKELEVEL", "-uMFLAGS", "-uPYTEST_XDIST_WORKER"]
 # Capabilities that Docker leaves to root in a container. `chroot` alone would keep all of them.
 OF_DOCKER = (
     "-all,+chown,+dac_override,+fsetid,+fowner,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,"
@@ -89,52 +88,34 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-class Start:
-    """`make up`, begun in a terminal of its own."""
+def start(folder: Path, *before: str, environment: Mapping[str, str] | None = None, user: int = 0) -> Up:
+    """Begin `make up` in a terminal of its own."""
+    account = {"user": user, "group": user, "extra_groups": []}
+    log, command = folder.with_name(f"{folder.name}.log"), ["env", *UNSET, *before, "make", "up"]
+    return Up(
+        folder / ".data", free_port(), log,
+        environment=environment, folder=folder, command=command, start_new_session=True, **account,
+    )  # fmt: skip
 
-    def __init__(self, folder: Path, *before: str, environment: Mapping[str, str] | None = None, user: int = 0) -> None:
-        unset = {*CONFIGURED, "DATA_DIR", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTEST_XDIST_WORKER"}
-        clean = {name: value for name, value in os.environ.items() if name not in unset}
-        self.log = folder.with_name(f"{folder.name}.log")
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*before, "make", "up"],
-                cwd=folder,
-                env={**clean, "PORT": str(free_port()), **(environment or {})},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                user=user,
-                group=user,
-                extra_groups=[],
-            )
 
-    def output(self) -> str:
-        return self.log.read_text(encoding="utf-8")
+def key_once_ready(up: Up) -> str:
+    """Return the server's key once it is ready: it is made at the first start, and is part of the data."""
+    return up.shows(r"Server public key: (\w+)", START_SECONDS)[1]
 
-    def is_ready(self) -> str:
-        """Return the server's key once it is ready: it is made at the first start, and is part of the data."""
-        deadline = time.monotonic() + START_SECONDS
-        while not (found := re.search(r"Server public key: (\w+)", self.output())):
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < deadline, self.output()
-            time.sleep(0.2)
-        return found[1]
 
-    def ends(self) -> None:
-        """Press Ctrl-C."""
-        os.killpg(self.process.pid, signal.SIGINT)
-        self.process.wait(timeout=60)
-        assert "Stopped." in self.output()
-        assert "Traceback" not in self.output()
+def press_ctrl_c(up: Up) -> None:
+    os.killpg(up.process.pid, signal.SIGINT)
+    up.process.wait(timeout=60)
+    assert "Stopped." in up.output()
+    assert "Traceback" not in up.output()
 
 
 def key_of(folder: Path, *before: str, environment: Mapping[str, str] | None = None, user: int = 0) -> str:
-    start = Start(folder, *before, environment=environment, user=user)
+    up = start(folder, *before, environment=environment, user=user)
     try:
-        return start.is_ready()
+        return key_once_ready(up)
     finally:
-        start.ends()
+        press_ctrl_c(up)
 
 
 def admins_made(log: str) -> int:
@@ -142,19 +123,19 @@ def admins_made(log: str) -> int:
 
 
 def test_root_starts_in_its_closed_home_and_again_after_the_checkout_was_moved(home: Path, checkout: Path) -> None:
-    first = Start(checkout, environment={"HOME": str(home)})
-    key = first.is_ready()
-    first.ends()
+    first = start(checkout, environment={"HOME": str(home)})
+    key = key_once_ready(first)
+    press_ctrl_c(first)
     assert admins_made(first.output()) == 1
     moved = home / "Träger & 'Söhne' 100 %"
     checkout.rename(moved)
     try:
         # A second start works without a network: the only interface is loopback.
-        again = Start(
+        again = start(
             moved, sys.executable, str(PROJECT / "tests" / "interop" / "offline.py"), environment={"LANG": "C"}
         )
-        assert again.is_ready() == key
-        again.ends()
+        assert key_once_ready(again) == key
+        press_ctrl_c(again)
         assert admins_made(again.output()) == 0  # the users of the first start are there
         celery = subprocess.run([moved / ".venv" / "bin" / "celery", "--version"], check=False, capture_output=True)
         assert celery.returncode == 0
@@ -165,12 +146,12 @@ def test_root_starts_in_its_closed_home_and_again_after_the_checkout_was_moved(h
 
 def test_two_checkouts_run_side_by_side(home: Path, checkout: Path) -> None:
     other = copy_of_this(home / "other")
-    starts = [Start(checkout), Start(other)]
+    ups = [start(checkout), start(other)]
     try:
-        keys = [start.is_ready() for start in starts]
+        keys = [key_once_ready(up) for up in ups]
     finally:
-        for start in starts:
-            start.ends()
+        for up in ups:
+            press_ctrl_c(up)
     assert len(set(keys)) == len(keys)
 
 
@@ -209,7 +190,7 @@ def test_an_ordinary_user_starts_and_root_leaves_the_data_alone(
             os.chown(path, NOBODY, NOBODY)
         of_user = {"PATH": system_path, "HOME": str(folder), "USER": "nobody"}
         key = key_of(folder / "push", environment=of_user, user=NOBODY)
-        refused = Start(folder / "push", environment={"PATH": system_path})
+        refused = start(folder / "push", environment={"PATH": system_path})
         assert refused.process.wait(timeout=START_SECONDS) != 0
         assert f"{folder}/push/.data holds data of nobody: start as nobody" in refused.output()
         assert key_of(folder / "push", environment=of_user, user=NOBODY) == key

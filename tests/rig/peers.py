@@ -7,7 +7,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -18,14 +18,20 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from embedded.node.node import Settings
+from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import new_client
+from kit.http.connections import new_client, submit
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
 from tests.rig import server as processes
 from tests.rig.server import Fleet
+from waku_bridge.node import WakuNode
 
 APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
@@ -248,3 +254,30 @@ class Gorush(BaseHTTPRequestHandler):
 def serve_gorush() -> AbstractContextManager[ThreadingHTTPServer]:
     """Serve on a free port. A test sets ``status`` of the handler class to break it. ``asked`` counts the requests."""
     return serve(Gorush)
+
+
+@contextmanager
+def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator[WakuNode]:
+    """Serve a development node in this process. ``before`` sees the body of each publication, and may answer it."""
+
+    @web.middleware
+    async def look(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_publication = request.method == "POST" and "/messages/" in request.path
+        answer = before(await request.read()) if is_publication else None
+        return await handler(request) if answer is None else answer
+
+    async def run() -> web.AppRunner:
+        app = create_app(Settings(shards=(processes.PUBSUB_TOPIC,)))
+        app.middlewares.append(look)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return runner
+
+    port, client = free_port(), new_client(timeout_seconds=5)
+    runner = submit(run()).result()
+    try:
+        yield WakuNode(f"http://127.0.0.1:{port}", client)
+    finally:
+        submit(runner.cleanup()).result()
+        submit(client.aclose()).result()

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -185,7 +185,9 @@ def _answers(url: str) -> bool:
 
 
 class Up:
-    """`manage.py up` of the code in ``folder``, with its output. Only ``environment`` configures it."""
+    """`manage.py up` of the code in ``folder``, or another ``command`` there, with its output. Only ``environment``
+    configures it. ``options`` are those of subprocess.
+    """
 
     def __init__(
         self,
@@ -195,6 +197,8 @@ class Up:
         *,
         environment: Mapping[str, str] | None = None,
         folder: Path = settings.BASE_DIR,
+        command: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         unconfigured = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
         own = {"DATA_DIR": str(data_dir), "PORT": str(port)}
@@ -203,8 +207,9 @@ class Up:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         with log.open("w") as out:
-            command = [*self.manage_py, "up"]
-            self.process = psutil.Popen(command, env=self.environment, cwd=folder, stdout=out, stderr=out)
+            self.process = psutil.Popen(
+                command or [*self.manage_py, "up"], env=self.environment, cwd=folder, stdout=out, stderr=out, **options
+            )
 
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ The real code decides from message to reply. Time passes on the test's clock, an
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count, cycle
 from os import urandom
@@ -18,25 +17,21 @@ from coincurve import PrivateKey
 from django.conf import LazySettings
 from django.utils import timezone
 
-from embedded.node.node import Settings
-from embedded.node.server import create_app
-from embedded.servers.ports import free_port
 from kit.db.clock import clock
-from kit.http.connections import new_client, submit
 from notifications.messages import Outcome
 from notifications.models import Notification
 from registrations.models import Registration, Route
 from registrations.upkeep import stock
 from tests.batches import Process
-from tests.conversation import PUBSUB_TOPIC, push, put, query, registration, replies_to, request, say
+from tests.conversation import push, put, query, registration, replies_to, request, say
 from tests.delivering import DeliveryProcess, RecordingGateway
 from tests.factories import firebase_token
+from tests.rig.peers import development_node
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.queries import Limits
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import CpuBudget, derive_newest
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import SERVER, Registered, Service, encrypted, make_app, push2
@@ -154,40 +149,23 @@ def test_long_answers_to_outsiders_leave_those_about_reached_users(
     assert world.answered >= 0.95 * ASKED
 
 
-@contextmanager
-def limited_node() -> Iterator[WakuNode]:
-    """Serve a node that takes `NODE_RATE` messages a second, and answers 429 beyond that."""
+def limit() -> Callable[[bytes], web.Response | None]:
+    """Return the limit of a node that takes `NODE_RATE` messages a second, and answers 429 beyond that."""
     taken = deque[float]()
 
-    @web.middleware
-    async def limit(asked: web.Request, handler: Callable[[web.Request], web.StreamResponse]) -> web.StreamResponse:
-        if asked.method == "POST" and "/messages/" in asked.path:
-            while taken and taken[0] < time.monotonic() - 1:
-                taken.popleft()
-            if len(taken) >= NODE_RATE:
-                return web.Response(status=429, text="Request rate limit reached")
-            taken.append(time.monotonic())
-        return await handler(asked)
+    def refuse(_body: bytes) -> web.Response | None:
+        while taken and taken[0] < time.monotonic() - 1:
+            taken.popleft()
+        if len(taken) >= NODE_RATE:
+            return web.Response(status=429, text="Request rate limit reached")
+        taken.append(time.monotonic())
+        return None
 
-    async def start() -> web.AppRunner:
-        app = create_app(Settings(shards=(PUBSUB_TOPIC,)))
-        app.middlewares.append(limit)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        return runner
-
-    port, client = free_port(), new_client(timeout_seconds=5)
-    runner = submit(start()).result()
-    try:
-        yield WakuNode(f"http://127.0.0.1:{port}", client)
-    finally:
-        submit(runner.cleanup()).result()
-        submit(client.aclose()).result()
+    return refuse
 
 
 def test_errors_to_outsiders_leave_a_node_its_rate_for_other_replies() -> None:
-    with limited_node() as node:
+    with development_node(limit()) as node:
         world = World(Process(RecordingGateway(Outcome.DELIVERED), nodes=[node]))
         world.register(users := [person() for _ in range(SECONDS)])
         OutboundReply.objects.all().delete()

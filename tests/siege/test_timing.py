@@ -12,11 +12,9 @@ from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from itertools import count, cycle, pairwise
 from math import exp, sqrt
 from statistics import median, quantiles
-from typing import ClassVar
 
 import pytest
 from django.conf import LazySettings
@@ -24,7 +22,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.http.connections import HttpClient, new_client, submit
+from kit.http.connections import new_client, submit
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import ChannelKey
 from notifications.queues import halts
@@ -32,11 +30,10 @@ from registrations.messages import TokenType
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, push, put, registration, request
 from tests.flows.test_half_working import ANDROID, Gorush, Phone, World, open_world
-from tests.rig.peers import serve
+from tests.rig.peers import development_node
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.messages import PushResponse
-from waku_bridge.node import WakuNode
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 BLOCKED, FREE, OWN = b"b" * 64, b"f" * 64, b"o" * 64
@@ -56,27 +53,6 @@ class SlowGorush(Gorush):
         super()._answer(answer)
 
 
-class Node(BaseHTTPRequestHandler):
-    """Waku node that notes when it takes each message."""
-
-    protocol_version = "HTTP/1.1"
-    taken: ClassVar[list[tuple[float, bytes]]] = []
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if "/relay/v1/messages/" in self.path:
-            self.taken.append((time.monotonic(), b64decode(json.loads(body)["payload"])))
-        self._answer(200)
-
-    def do_GET(self) -> None:
-        self._answer(404)
-
-    def _answer(self, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-
 class Victim(Phone):
     """A phone whose user has blocked somebody."""
 
@@ -91,8 +67,7 @@ class Siege:
 
     world: World
     victim: Phone
-    node: type[Node]
-    client: HttpClient
+    taken: list[tuple[float, bytes]]  # when the node took each message
 
     def measure(self, groups: Sequence[Sequence[bytes]], *, own: Sequence[Phone] = ()) -> list[list[float]]:
         """Ask for pushes by the names of each group at once, and return how long each answer took.
@@ -116,7 +91,7 @@ class Siege:
     def _answered(self) -> dict[bytes, float]:
         """Return by message id when the node took the answer first."""
         answered: dict[bytes, float] = {}
-        for at, payload in self.node.taken:
+        for at, payload in self.taken:
             with suppress(NotDecryptable):  # an answer to another sender
                 body = decode(payload, [EPHEMERAL], EPHEMERAL).body
                 if isinstance(body, PushResponse):
@@ -127,19 +102,20 @@ class Siege:
 @pytest.fixture
 def siege(settings: LazySettings) -> Iterator[Siege]:
     settings.ROUTE_LIMITS = settings.SENDER_LIMITS = UNLIMITED
-    node = type("OwnNode", (Node,), {"taken": []})
-    with open_world(SlowGorush) as world, serve(node) as server:
+    taken: list[tuple[float, bytes]] = []
+
+    def note(body: bytes) -> None:
+        taken.append((time.monotonic(), b64decode(json.loads(body)["payload"])))
+
+    with open_world(SlowGorush) as world, development_node(note) as node:
         victim = Victim()
         world.register(victim)
         world.notify(victim)
         connection.close()  # the world's process was the leader
         client = new_client(timeout_seconds=5)
-        process = Process(
-            GorushGateway(settings.GORUSH_URLS, client),
-            nodes=[WakuNode(f"http://127.0.0.1:{server.server_port}", client)],
-        )
+        process = Process(GorushGateway(settings.GORUSH_URLS, client), nodes=[node])
         with working(process):
-            siege = Siege(world, victim, node, client)
+            siege = Siege(world, victim, taken)
             siege.measure([[OWN]] * WARM_UP, own=world.phones[ANDROID][:1])
             yield siege
         submit(client.aclose()).result(2)
