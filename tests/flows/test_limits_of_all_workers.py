@@ -6,7 +6,7 @@ import pytest
 
 from embedded.stack import plan
 from tests.budget import first_everyday
-from tests.flows import load
+from tests.rig import load
 from tests.rig.network import network_of
 from tests.rig.server import OF_FLOWS, NewFleet, served
 

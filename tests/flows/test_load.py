@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.flows import load
+from tests.rig import load
 from tests.rig.network import Network
 
 REQUESTS = 2000
