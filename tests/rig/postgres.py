@@ -20,10 +20,10 @@ from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from tests.rig.server import wait_until
 
-# Without fsync a killed PostgreSQL loses nothing, as the system has its writes. Without synchronous_commit it would.
 PROTOCOL = struct.pack("!I", 3 << 16)
 # The error of PgBouncer 1.18.
 REFUSAL = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+# Without fsync a killed PostgreSQL loses nothing, as the system has its writes. Without synchronous_commit it would.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 
 
@@ -125,7 +125,7 @@ def replicas(folder: Path, guard: Guard, *, is_synchronous: bool) -> Replicas:
     primary, standby = (
         Cluster(installed.postgres(folder / name, settings), guard)
         for name in ("one", "other")
-        for settings in [{"listen_addresses": "127.0.0.1", "port": str(free_port()), "hot_standby": "on"}]
+        for settings in [UNSYNCED | {"listen_addresses": "127.0.0.1", "port": str(free_port()), "hot_standby": "on"}]
     )
     return Replicas(primary, standby, is_synchronous)
 
