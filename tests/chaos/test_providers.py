@@ -19,7 +19,6 @@ from tests.chaos.conftest import NewWorld
 from tests.chaos.world import GORUSHES, OTHER_GORUSH, OTHER_WORKER, World
 from tests.rig.ledger import Story, at_share, collect, judge, print_table, say, show, wait_until_over
 from tests.rig.load import send_steadily, targets_of
-from tests.rig.network import Network
 from tests.rig.peers import ask, break_peer, mend_peer
 
 pytestmark = pytest.mark.chaos
@@ -29,11 +28,6 @@ PHONES, SENDERS, RATE_PER_SECOND = 200, 10, 20
 WARM_UP_SECONDS, BEFORE_SECONDS, RECOVERY_SECONDS = 10.0, 60.0, 60.0
 MAX_SLOWDOWN = 1.2
 PLATFORMS = {"android", "ios"}
-ANSWERS = "SELECT outcome, code, count(*) FROM notifications_attempt GROUP BY 1, 2 ORDER BY 3 DESC"
-HALTS = """
-    SELECT kind, coalesce(token_type::text, gateway), since, ended_at FROM notifications_endedhalt
-    UNION ALL SELECT kind, coalesce(token_type::text, gateway), since, NULL FROM notifications_halt ORDER BY since
-"""
 
 
 class Outage(NamedTuple):
@@ -114,9 +108,9 @@ def test_an_outage_of_a_provider_ends_no_push_and_leaves_the_others_as_quick(wor
         send(RECOVERY_SECONDS)
         wait_until_over(network, fates)
         stories = collect(network, fates)
-        before, during, _ = (Span(*pair) for pair in pairwise(times))
-        show(f"{len(fates)} notifications, {OUTAGE_SECONDS:g} s of an outage", stories)
-        _show_times(network, stories, {"before": before, "outage": during})
+    before, during, _ = (Span(*pair) for pair in pairwise(times))
+    show(f"{len(fates)} notifications, {OUTAGE_SECONDS:g} s of an outage", stories)
+    _show_times(stories, {"before": before, "outage": during})
     judge(stories, {"": ("delivered",)}, is_excused=lambda _: False)
     last = max(s.finished_at for s in stories if s.sent_at < during.ended_at) - during.ended_at
     say(f"the last one delivered {last:.1f} s after the end of the outage")
@@ -126,7 +120,7 @@ def test_an_outage_of_a_provider_ends_no_push_and_leaves_the_others_as_quick(wor
         assert p99 <= MAX_SLOWDOWN * usual, platform
 
 
-def _show_times(network: Network, stories: Collection[Story], spans: Mapping[str, Span]) -> None:
+def _show_times(stories: Collection[Story], spans: Mapping[str, Span]) -> None:
     shares = (0.5, 0.9, 0.99, 1)
     rows = [
         (platform, name, len(took), *(f"{at_share(took, share):.3f}" for share in shares))
@@ -135,10 +129,3 @@ def _show_times(network: Network, stories: Collection[Story], spans: Mapping[str
         for took in [span.seconds_of(stories, platform)]
     ]
     print_table("Seconds to the provider", ("platform", "sent", "count", "p50", "p90", "p99", "max"), rows)
-    print_table("Attempts", ("outcome", "code", "count"), network.rows(ANSWERS))
-    began_at = spans["outage"].began_at
-    halts = [
-        (kind, what, *(f"{at.timestamp() - began_at:.1f}" if at else "" for at in times))
-        for kind, what, *times in network.rows(HALTS)
-    ]
-    print_table("Halts", ("kind", "of", "began, s after the outage began", "ended"), halts)

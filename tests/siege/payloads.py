@@ -22,6 +22,7 @@ LARGE_BYTES = 100_000
 BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it as busy, every time
 DEAD_TOKEN = "dead-" + "x" * 147
 TO_OWN_PHONES = "requests 100 pushes to own phones"
+TOMBSTONE = "unregisters an unknown installation"
 OWN_PHONES = 100
 UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
 
@@ -55,7 +56,7 @@ class Payloads:
             "registers a topic of 4 KB": (3, lambda: self._register("ab" * 32, app_topic="t" * 4000)),
             "registers on the canary's topic": (2, lambda: self._register("ab" * 32, app_topic="canary")),
             "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
-            "unregisters an unknown installation": (8, self._tombstone),
+            TOMBSTONE: (8, self._tombstone),
             "requests 100 pushes to nobody": (6, self._ask_for_nobody),
             "requests a push to a victim": (20, self._pester),
             "queries for a victim": (8, self._query),

@@ -13,31 +13,26 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
-from uuid import uuid4
 
 import psutil
 import psycopg
 import pytest
-from coincurve import PrivateKey
 from embedded.xmpp_load import XmppLoad
 
 from embedded.load import LoadRequests, PushRecord, Result, WakuLoad
 from embedded.servers import prosody
 from kit.http.connections import HttpClient, new_client
-from registrations.messages import RegistrationMessage
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
 from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, NewFleet, served, wait_until
 from tests.siege import intruders
 from tests.siege.besiege import Besiegers
-from tests.siege.payloads import Phone
+from tests.siege.payloads import TOMBSTONE, Payloads, Phone
 from waku_bridge.client.registration.registering import RegisteringClient
-from waku_bridge.codec.envelope import encode_registration
-from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
@@ -270,18 +265,11 @@ def test_honest_clients_do_not_notice_a_siege(service: Service) -> None:
 
 
 def tombstones(count: int) -> list[Envelope]:
-    """Seal valid messages that cost one unit, each by a key of its own."""
-    sealed = []
-    for _ in range(count):
-        message = encode_registration(
-            RegistrationMessage(str(uuid4()), version=2**63, unregister=True),
-            identity=Identity(PrivateKey()),
-            server=SERVER.pub33,
-            timestamp_ns=time.time_ns(),
-            random_bytes=os.urandom,
-        ).message
-        sealed.append(Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message))
-    return sealed
+    """Seal valid messages that cost one unit, by many keys."""
+    payloads = Payloads(SERVER.pub33, [], [], keys=count // 10, seed=1)
+    sealed = (payloads.next(TOMBSTONE)[1] for _ in range(count))
+    dated = (replace(message, timestamp_ns=time.time_ns()) for message in sealed)
+    return [Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message) for message in dated]
 
 
 def put(envelopes: Sequence[Envelope], database_url: str) -> None:
