@@ -9,7 +9,7 @@ Apple and Google behind the real gorush.
 import asyncio
 import os
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -21,7 +21,7 @@ from tests.chaos.conftest import NewWorld
 from tests.chaos.faults import FAIL_OVER, FAULTS, LOSSES, LOST_ANSWERS, READ_ONLY, Storm
 from tests.chaos.world import World
 from tests.interop.xmpp.service import APP, SERVICE, Service
-from tests.rig.ledger import Story, collect, judge, judge_pushes, print_table, say, show, wait_until_over
+from tests.rig.ledger import Story, collect, judge, judge_pushes, print_table, say, wait_until_over
 from tests.rig.load import Pushes, Target, send_steadily, targets_of
 from tests.rig.server import wait_until
 
@@ -35,12 +35,8 @@ TAKEOVER_SECONDS = 10
 LAG_SECONDS, OVER_SECONDS = 10, 400
 # The share of all notifications that may be pushed more than once, with one collapse id.
 MAX_DOUBLED = 0.1
-# Possible ends of a notification by the fate of its phone.
-ENDS: Mapping[str, Collection[str]] = {
-    **dict.fromkeys(("", "flaky1-", "flaky2-", "slow300-"), ("delivered",)),
-    **dict.fromkeys(("dead-", "expired-"), ("dead_token", "refused")),
-}
-PHONES = {"": 14, "flaky1-": 1, "flaky2-": 1, "slow300-": 2, "dead-": 1, "expired-": 1}
+# Number of phones by their fate at Apple and Google. All pushes are delivered in the end.
+PHONES = {"": 15, "flaky1-": 2, "flaky2-": 1, "slow300-": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ def test_a_storm_loses_nothing_and_doubles_have_one_collapse_id(world: World, pl
         wait_until(lambda: sent.at or pushing.done(), what="devices are registered")
         striking = pool.submit(storm.strike, order, pause_seconds=plan.pause_seconds)
         try:
-            fates = send_steadily(
+            message_ids = send_steadily(
                 world.hand_over(), targets, per_second=RATE, is_enough=lambda _: striking.done() or pushing.done()
             )
         finally:
@@ -104,14 +100,13 @@ def test_a_storm_loses_nothing_and_doubles_have_one_collapse_id(world: World, pl
         striking.result()
         pushing.result()
     with world.network() as network:
-        wait_until_over(network, fates)
-        stories = collect(network, fates)
+        wait_until_over(network, message_ids)
+        stories = collect(network, message_ids)
         accepted = network.pushes()
     _show(stories, storm)
-    judge(stories, ENDS, is_excused=storm.may_delay)
+    judge(stories, is_excused=storm.may_delay)
     judge_pushes(sent, accepted, is_excused=storm.had_in_hand, is_cut=storm.has_cut_off)
     _judge_doubles(stories, plan)
-    _judge_phones(stories)
     _judge_reading(world, stories, storm)
     _judge_logs(world, targets)
 
@@ -124,7 +119,6 @@ async def _push(service: Service, sent: Pushes, is_over: Event) -> None:
 
 
 def _show(stories: Collection[Story], storm: Storm) -> None:
-    show(f"{len(stories)} notifications over Waku, {len(storm.struck)} faults", stories)
     rows = [
         (each.name, f"{each.ended_at - each.began_at:.1f}", *(f"{s:.1f}" if s is not None else "" for s in seconds))
         for each in storm.struck
@@ -141,12 +135,6 @@ def _judge_doubles(stories: Collection[Story], plan: Plan) -> None:
     assert len(doubled) <= MAX_DOUBLED * len(stories)
 
 
-def _judge_phones(stories: Collection[Story]) -> None:
-    """Dead tokens are disabled, and no others. Refused requests have no route."""
-    assert {s.route_state for s in stories if s.state == "dead_token"} <= {"disabled"}
-    assert {s.route_state for s in stories if s.state == "delivered"} == {"active"}
-
-
 def _judge_reading(world: World, stories: Collection[Story], storm: Storm) -> None:
     """Lost answers of the live path were found in stores, another bridge took over soon, and no store is behind."""
     losses = [each for each in storm.struck if each.name in LOSSES]
@@ -161,4 +149,4 @@ def _judge_reading(world: World, stories: Collection[Story], storm: Storm) -> No
 
 def _judge_logs(world: World, targets: Sequence[Target]) -> None:
     for name, text in world.own_logs().items():
-        assert not [target.fate for target in targets if target.device_token in text], name
+        assert not [target for target in targets if target.device_token in text], name

@@ -75,8 +75,8 @@ class World:
             return plan.worker(name, "batches", "--pool=prefork", "--concurrency=1")
         if name not in NODES:
             return replace(server.services()["bridge" if name in BRIDGES else name], name=name)
-        peers = [self.urls[other] for other in NODES if other != name]
-        ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *peers]
+        others = [self.urls[other] for other in NODES if other != name]
+        ring = ["--relay-cache-capacity", str(RING_CAPACITY), "--shard", PUBSUB_TOPIC, "--peer", *others]
         data = ["--data", str(self.fleet.folder / f"{name}.sqlite3"), "--port", str(server.port_of(self.urls[name]))]
         return python(name, "-m", "embedded.node", *ring, *data, stop_order=StopOrder.PEER)
 

@@ -1,7 +1,7 @@
 """Ledger of a run with faults: what was lost, doubled or late, by the records of senders, server, Apple and Google."""
 
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,26 +9,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from notifications.rules.reports import unpack
 from tests.rig.load import Pushes, collapse_ids, pushes_by_message
 from tests.rig.network import OPEN_STATES, Network
 from tests.rig.server import wait_until
 
 STORIES = """
-    SELECT request.message_id, notification.state, request.decided, coalesce(route.state, ''), envelope.path,
+    SELECT request.message_id, notification.state, envelope.path,
         array(SELECT code FROM notifications_attempt
               WHERE notification_id = notification.id AND outcome = 'ambiguous' ORDER BY number),
         array(SELECT extract(epoch FROM started_at)::float8 FROM notifications_attempt
               WHERE notification_id = notification.id ORDER BY number),
         (SELECT count(*) FROM waku_bridge_outboundreply WHERE envelope_hash = request.source_key),
-        envelope.timestamp_ns / 1e9,
-        extract(epoch FROM request.received_at),
-        extract(epoch FROM request.answered_at),
-        extract(epoch FROM reply.published_at),
-        extract(epoch FROM notification.finished_at)
+        (envelope.timestamp_ns / 1e9)::float8,
+        extract(epoch FROM reply.published_at)::float8,
+        extract(epoch FROM notification.finished_at)::float8
     FROM notifications_notificationrequest AS request
     LEFT JOIN notifications_notification AS notification ON notification.request_id = request.id
-    LEFT JOIN registrations_route AS route ON route.id = notification.route_id
     LEFT JOIN waku_bridge_inboundenvelope AS envelope ON envelope.hash = request.source_key
     LEFT JOIN waku_bridge_outboundreply AS reply ON reply.envelope_hash = request.source_key
     WHERE request.message_id = ANY(%s)
@@ -61,21 +57,17 @@ class Story:
     attempts with an unknown end, ``accepted`` the pushes that Apple or Google took, ``starts`` the times of our
     attempts.
 
-    The other Unix times are in order: the sender sends, the server reads the request, its answer is fixed, the reply
-    goes out (None without a reply), and the notification ends.
+    The other Unix times are when the sender sent, when the reply went out (None without a reply), and when the
+    notification ended.
     """
 
-    fate: str
     accepted: Sequence[Mapping[str, Any]]
     state: str
-    route_state: str
     path: str
     ambiguities: Sequence[str]
     starts: Sequence[float]
     replies: int
     sent_at: float
-    known_at: float
-    answered_at: float
     replied_at: float | None
     finished_at: float
 
@@ -107,29 +99,13 @@ class Story:
         return float("inf") if self.replied_at is None else self.replied_at - self.sent_at
 
 
-def collect(network: Network, fates: Mapping[bytes, str]) -> list[Story]:
+def collect(network: Network, message_ids: Collection[bytes]) -> list[Story]:
     """Collect the stories, and fail unless each message has one notification."""
-    accepted = pushes_by_message(network, fates)
-    found = network.rows(STORIES, list(fates))
-    rows = {bytes(row[0]): row for row in found}
-    assert len(rows) == len(found) == len(fates), f"{len(found)} ends of {len(rows)} notifications of {len(fates)}"
-    return [
-        Story(fates[message_id], accepted[message_id], _end(state, decided), *facts, *map(_seconds, times))
-        for message_id, (_, state, decided, *others) in rows.items()
-        for facts, times in [(others[:5], others[5:])]
-    ]
-
-
-def _seconds(at: Any) -> Any:
-    return None if at is None else float(at)
-
-
-def _end(state: str | None, decided: bytes | None) -> str:
-    """Return the state of a notification, or the decision about one that has no row because it was decided at once."""
-    if state:
-        return state
-    [only] = unpack(decided)
-    return "refused" if only.error else str(only.verdict)
+    accepted = pushes_by_message(network, message_ids)
+    rows = network.rows(STORIES, list(message_ids))
+    known = {bytes(message_id) for message_id, *_ in rows}
+    assert len(known) == len(rows) == len(message_ids), f"{len(rows)} ends of {len(known)} of {len(message_ids)}"
+    return [Story(accepted[bytes(message_id)], *facts) for message_id, *facts in rows]
 
 
 def wait_until_over(network: Network, sent: Collection[object]) -> None:
@@ -152,23 +128,23 @@ def wait_until_over(network: Network, sent: Collection[object]) -> None:
         raise
 
 
-def judge(stories: Collection[Story], ends: Mapping[str, Collection[str]], *, is_excused: Excuse) -> None:
-    """Check what happened to requests over Waku, by the ends that each fate allows.
+def judge(stories: Collection[Story], *, is_excused: Excuse) -> None:
+    """Check what happened to requests over Waku.
 
-    None is lost, every double has one collapse id, and each request has one reply. It is late only when the time of
-    its request is excused.
+    All are delivered, every double has one collapse id, and each request has one reply. It is late only when the time
+    of its request is excused.
     """
-    lost = [s for s in stories if not s.accepted and "delivered" in ends[s.fate]]
     doubled = [s for s in stories if s.is_doubled]
     late = [s for s in stories if s.reply_seconds > CLIENTS_WAIT_SECONDS]
     unexplained = [s for s in late if not is_excused(s.sent_at)]
     say(
-        f"Waku: {len(stories)} requests, {len(lost)} lost, {len(doubled)} doubled; {len(late)} replies later than"
-        f" {CLIENTS_WAIT_SECONDS} s, {len(unexplained)} of them without an excuse"
+        f"Waku: {len(stories)} requests, {sum(not s.accepted for s in stories)} lost, {len(doubled)} doubled;"
+        f" {len(late)} replies later than {CLIENTS_WAIT_SECONDS} s, {len(unexplained)} of them without an excuse"
     )
-    assert not lost
-    assert not [s for s in stories if s.is_split]
-    assert not [s for s in stories if s.state not in ends[s.fate]]
+    reasons = Counter(", ".join(sorted(set(story.ambiguities))) for story in doubled)
+    print_table("Accepted more than once, because of", ("uncertain ends", "count"), reasons.most_common())
+    assert not [s for s in stories if not s.accepted or s.state != "delivered"]
+    assert not [s for s in doubled if s.is_split]
     assert {s.replies for s in stories} == {1}
     assert not unexplained
 
@@ -200,18 +176,6 @@ def judge_pushes(
     assert set(sent.requests.values()) <= sent.stored
     assert not unexplained
     assert not split
-
-
-def show(title: str, stories: Iterable[Story]) -> None:
-    """Print how the notifications ended, and the codes of the attempts of those that were pushed more than once."""
-    stories = list(stories)
-    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for story in stories:
-        counts[story.fate or "(none)", story.state].append(len(story.accepted))
-    rows = [(*end, len(n), n.count(0), n.count(1), sum(each > 1 for each in n)) for end, n in sorted(counts.items())]
-    print_table(title, ("fate", "state", "count", "never accepted", "once", "more often"), rows)
-    reasons = Counter(", ".join(sorted(set(story.ambiguities))) for story in stories if story.is_doubled)
-    print_table("Accepted more than once, because of", ("uncertain ends", "count"), reasons.most_common())
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

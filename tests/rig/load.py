@@ -35,9 +35,8 @@ OPEN = """
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A phone that can be notified, and the fate of pushes to its token at Apple or Google."""
+    """A phone that can be notified, and the sender of its notifications."""
 
-    fate: str
     device_token: str
     sender: Sender
     destinations: tuple[Destination, ...]
@@ -49,14 +48,14 @@ class Target:
 
 
 def targets_of(network: Network, fates: Mapping[str, int], *, senders: int = 1) -> list[Target]:
-    """Register the given number of phones for each fate. The senders share them."""
+    """Register the given number of phones for each fate at Apple or Google. The senders share them."""
     in_turn = cycle([new_sender() for _ in range(senders)])
     names = [fate for fate, number in fates.items() for _ in range(number)]
     addresses = [iphone(fate) if number % 2 else android(fate) for number, fate in enumerate(names)]
     addressed = [(next(in_turn), address) for address in addresses]
     return [
-        Target(fate, address.device_token, sender, destinations)
-        for fate, (sender, address), destinations in zip(names, addressed, network.phones(addressed), strict=True)
+        Target(address.device_token, sender, destinations)
+        for (sender, address), destinations in zip(addressed, network.phones(addressed), strict=True)
     ]
 
 
@@ -66,18 +65,16 @@ def send_steadily(
     *,
     per_second: float,
     is_enough: Callable[[int], bool],
-) -> dict[bytes, str]:
-    """Send to one phone after the other at a steady rate, until ``is_enough``. Return the fate of each message."""
-    fates: dict[bytes, str] = {}
+) -> list[bytes]:
+    """Send to one phone after the other at a steady rate, until ``is_enough``. Return the ids of the messages."""
+    message_ids: list[bytes] = []
     started = time.monotonic()
-    for target in cycle(targets):
-        if is_enough(len(fates)):
-            return fates
-        message_id = os.urandom(32)
-        publish(target.request(message_id))
-        fates[message_id] = target.fate
-        time.sleep(max(0.0, started + len(fates) / per_second - time.monotonic()))
-    raise AssertionError("there are no phones")
+    in_turn = cycle(targets)
+    while not is_enough(len(message_ids)):
+        message_ids.append(os.urandom(32))
+        publish(next(in_turn).request(message_ids[-1]))
+        time.sleep(max(0.0, started + len(message_ids) / per_second - time.monotonic()))
+    return message_ids
 
 
 @dataclass(frozen=True, slots=True)
