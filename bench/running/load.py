@@ -16,6 +16,7 @@ import httpx
 from bench.running.fleet import Fleet
 from bench.running.phones import Phones
 from bench.running.servers import PUBLISH_PATH, wait_until
+from embedded.load import send_on_time
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import to_json
 
@@ -142,19 +143,18 @@ class Load:
 
 async def _publish(node_url: str, messages: Sequence[WakuMessage], *, rate: float = AT_ONCE) -> list[float]:
     """Publish at an even rate, and return when each message was due, in milliseconds since the epoch."""
-    first_due = time.time() + 1
-    due = [first_due + number / rate for number in range(len(messages))]
-    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as posts:
-        for at, message in zip(due, messages, strict=True):
-            await asyncio.sleep(max(at - time.time(), 0))
-            # Phones date a message when they send it, and the store is searched by that date.
-            posts.create_task(_post(session, node_url, replace(message, timestamp_ns=round(at * 1e9))))
-    return [at * 1000 for at in due]
+    first_due_ns = time.time_ns() + 10**9
+    due_ns = [first_due_ns + round(number * 1e9 / rate) for number in range(len(messages))]
+    # Phones date a message when they send it, and the store is searched by that date.
+    dated = [replace(message, timestamp_ns=at_ns) for at_ns, message in zip(due_ns, messages, strict=True)]
+    async with aiohttp.ClientSession() as session:
 
+        async def post(message: WakuMessage) -> None:
+            async with session.post(node_url + PUBLISH_PATH, json=to_json(message)) as response:
+                response.raise_for_status()
 
-async def _post(session: aiohttp.ClientSession, node_url: str, message: WakuMessage) -> None:
-    async with session.post(node_url + PUBLISH_PATH, json=to_json(message)) as response:
-        response.raise_for_status()
+        await send_on_time(dated, due_ns, post)
+    return [at_ns / 1e6 for at_ns in due_ns]
 
 
 def _pushes(url: str, number: int) -> list[dict[str, Any]]:

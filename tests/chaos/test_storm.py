@@ -16,7 +16,7 @@ from threading import Event
 
 import pytest
 
-from embedded.load.xmpp import register_devices
+from embedded.xmpp_load import XmppLoad
 from tests.chaos.conftest import NewWorld
 from tests.chaos.faults import FAIL_OVER, FAULTS, LOSSES, LOST_ANSWERS, READ_ONLY, Storm
 from tests.chaos.world import World
@@ -113,8 +113,7 @@ def test_a_storm_loses_nothing_and_doubles_have_one_collapse_id(world: World, pl
 
 async def _push(service: Service, sent: Pushes, is_over: Event) -> None:
     async with service.user_server() as server:
-        devices = await register_devices(server, SERVICE, 30, app=APP, on_progress=lambda: None)
-        routes = [route for route, _ in devices]
+        routes = await XmppLoad(server, SERVICE, APP).register(30)
         await sent.send(server, routes, per_second=RATE, is_enough=lambda _: is_over.is_set())
 
 

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embedded.load.waku import LoadRequests, ReplyReader, Result, build, evaluate, publish_on_time, pushes_recorded
-from kit.http.connections import new_client
+from embedded.load import LoadRequests, PushRecord, Result, WakuLoad
+from kit.http.connections import HttpClient
 from tests.rig.server import PUBSUB_TOPIC, SERVER
-from waku_bridge.client import Session
 from waku_bridge.client.registration.registering import RegisteringClient
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode
@@ -29,14 +27,19 @@ class Honest:
     notifications it would get fewer honest ones.
     """
 
-    node: WakuNode
-    session: Session
+    load: WakuLoad
+    record: PushRecord
     phones: list[RegisteringClient]
-    gorush_url: str
 
-    def load(self, *, seconds: float, rate: float = HONEST_RATE) -> LoadRequests:
+    @classmethod
+    async def register(cls, count: int, settings: Mapping[str, str], client: HttpClient) -> "Honest":
+        node, record = WakuNode(settings["WAKU_NODES"], client), PushRecord(settings["GORUSH_URL"], client)
+        load = WakuLoad(node, SERVER.pub33, PUBSUB_TOPIC)
+        return cls(load, record, await load.register(count))
+
+    def requests(self, *, seconds: float, rate: float = HONEST_RATE) -> LoadRequests:
         """Seal the requests of the honest clients."""
-        return build(self.phones[1:], SERVER.pub33, rate=rate, seconds=seconds, on_progress=nothing)
+        return self.load.build(self.phones[1:], rate=rate, seconds=seconds)
 
 
 def besieging(
@@ -67,30 +70,15 @@ def besieging(
     return process
 
 
-async def ask_honestly(honest: Honest, load: LoadRequests, besiegers: "subprocess.Popen[str] | None" = None) -> Result:
+async def ask_honestly(
+    honest: Honest, requests: LoadRequests, besiegers: "subprocess.Popen[str] | None" = None
+) -> Result:
     """Send the sealed requests. Besiegers begin when the first request is due."""
     if besiegers and besiegers.stdin:
-        await asyncio.sleep((load.due_ns[0] - time.time_ns()) / 1e9)
+        await asyncio.sleep((requests.due_ns[0] - time.time_ns()) / 1e9)
         besiegers.stdin.write("begin\n")
         besiegers.stdin.flush()
-    reader = ReplyReader(honest.node, PUBSUB_TOPIC, load.senders)
-    following = asyncio.create_task(reader.follow())
-    sent = await publish_on_time(load.messages, load.due_ns, honest.session.publish, nothing)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            while reader.unanswered(load.message_ids):  # noqa: ASYNC110 - the store has to be polled
-                await asyncio.sleep(0.5)
-    following.cancel()
-    with suppress(asyncio.CancelledError):
-        await following
-    await reader.read_again()
-    async with new_client(timeout_seconds=60, max_answer_bytes=2**30) as client:
-        found = await pushes_recorded(honest.gorush_url, client, since=0)
-    return evaluate(load, sent, reader.replies(), found[0] if found else None)
-
-
-def nothing() -> None:
-    """Show no progress."""
+    return await honest.load.run(requests, honest.record, drain_seconds=DRAIN_SECONDS)
 
 
 def report_of(besiegers: "subprocess.Popen[str]") -> dict[str, Any]:

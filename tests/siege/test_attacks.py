@@ -16,24 +16,21 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from embedded.load import xmpp as xmpp_load
-from embedded.load.waku import Result as WakuResult
-from embedded.load.waku import register_devices
+from embedded.load import PushRecord, Result
 from embedded.servers import prosody
 from embedded.servers.postgres import EmbeddedPostgres
-from kit.http.connections import HttpClient, new_client
+from embedded.xmpp_load import XmppLoad
+from kit.http.connections import new_client
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, Service
 from tests.rig.peers import ask
-from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, NewFleet, served, wait_until
+from tests.rig.server import SERVER, Fleet, NewFleet, served, wait_until
 from tests.siege import intruders
-from tests.siege.honest import Honest, ask_honestly, besieging, nothing, report_of
+from tests.siege.honest import Honest, ask_honestly, besieging, report_of
 from tests.siege.payloads import TO_OWN_PHONES, Payloads
 from tests.siege.watching import cpu_seconds, cpu_seconds_of, stored
-from waku_bridge.client import Session
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import WakuNode
 from xmpp_bridge.client import Route
 
 pytestmark = pytest.mark.chaos
@@ -76,8 +73,8 @@ class Cost:
     messages: int
     bytes: int
     used: Moment
-    waku: WakuResult
-    xmpp: xmpp_load.Result
+    waku: Result
+    xmpp: Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +124,11 @@ async def suffer_each(world: World) -> list[Cost]:
     """Measure without an attack, and then each attack in turn."""
     settings = world.fleet.environment
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client, world.service.user_server() as server:
-        node = WakuNode(settings["WAKU_NODES"], client)
-        session = Session(node, pubsub_topic=PUBSUB_TOPIC)
-        phones = await register_devices(session, SERVER.pub33, PHONES, nothing)
-        honest = Honest(node, session, phones, settings["GORUSH_URL"])
-        devices = await xmpp_load.register_devices(server, SERVICE, PHONES, app=APP, on_progress=nothing)
-        clients = Clients(world, honest, server, [route for route, _ in devices], client)
-        warm_up = honest.load(seconds=WARM_UP_SECONDS, rate=WAKU_RATE)
+        honest = await Honest.register(PHONES, settings, client)
+        xmpp = XmppLoad(server, SERVICE, APP)
+        record = PushRecord(settings["GORUSH_URL"], client)
+        clients = Clients(world, honest, xmpp, record, await xmpp.register(PHONES))
+        warm_up = honest.requests(seconds=WARM_UP_SECONDS, rate=WAKU_RATE)
         await ask_honestly(honest, warm_up)
         kinds = [kind for kind in Payloads(SERVER.pub33, [], [], keys=1, seed=1).kinds if ATTACK in kind]
         await clients.suffer(NOBODY)  # a warm-up: plans are made, and pools filled
@@ -152,9 +147,9 @@ class Clients:
 
     world: World
     honest: Honest
-    server: Neighbour
+    xmpp: XmppLoad
+    record: PushRecord
     routes: Sequence[Route]
-    client: HttpClient
 
     async def suffer(
         self,
@@ -172,26 +167,21 @@ class Clients:
         )
         sent = await intruders.stanzas(name, intruder, count) if intruder else []
         before = await asyncio.to_thread(self.world.now)
-        since = before.pushes
         async with intruding(intruder, sent):
             waku, xmpp = await asyncio.gather(
-                ask_honestly(self.honest, self.honest.load(seconds=SECONDS, rate=WAKU_RATE), besiegers),
-                xmpp_load.send(
-                    self.server, self.routes, rate=XMPP_RATE, seconds=SECONDS, drain_seconds=30, on_progress=nothing
-                ),
+                ask_honestly(self.honest, self.honest.requests(seconds=SECONDS, rate=WAKU_RATE), besiegers),
+                self.xmpp.run(self.routes, self.record, rate=XMPP_RATE, seconds=SECONDS, drain_seconds=30),
             )
         hostile = report_of(besiegers) if besiegers else {"sent": {name: len(sent)}, "bytes": intruders.bytes_of(sent)}
         await asyncio.to_thread(self.world.wait_until_quiet)
         after = await asyncio.to_thread(self.world.now)
-        found = await xmpp_load.pushes_recorded(settings["GORUSH_URL"], self.client, since=since)
         used = Moment(
             after.cpu_seconds - before.cpu_seconds,
             after.rows - before.rows,
             after.bytes - before.bytes,
             after.pushes - before.pushes,
         )
-        result = xmpp_load.evaluate(xmpp, found[0] if found else None)
-        return Cost(name, sum(hostile["sent"].values()), hostile["bytes"], used, waku, result)
+        return Cost(name, sum(hostile["sent"].values()), hostile["bytes"], used, waku, xmpp)
 
 
 @asynccontextmanager

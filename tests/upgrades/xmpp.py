@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from embedded.load.xmpp import register_devices
+from embedded.xmpp_load import XmppLoad
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Service
 from tests.rig.load import Pushes, collapse_ids
@@ -42,8 +42,8 @@ class Traffic:
     async def _send(self) -> None:
         async with self.service.user_server() as server:
             await server.wait_for_service()
-            devices = await register_devices(server, SERVICE, DEVICES, app=APP, on_progress=lambda: None)
-            routes = [route for route, _ in devices if route.dialect is Dialect.XEP0357]
+            found = await XmppLoad(server, SERVICE, APP).register(DEVICES)
+            routes = [route for route in found if route.dialect is Dialect.XEP0357]
             await self.sent.send(server, routes, per_second=RATE_PER_SECOND, is_enough=lambda _: self.is_over.is_set())
 
     def judge(self) -> str:

@@ -3,12 +3,11 @@
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from ipaddress import ip_address
 from pathlib import Path
-from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -16,22 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from embedded.load.waku import (
-    LoadRequests,
-    ReplyReader,
-    Result,
-    build,
-    evaluate,
-    is_loopback,
-    phones_for,
-    publish_on_time,
-    pushes_recorded,
-    register_devices,
-    unregister_devices,
-)
+from embedded.load import Arrivals, OnItem, PushRecord, Result, WakuLoad, phones_for
 from kit.figures import Distribution
-from kit.http.connections import PlainClient, new_client
-from waku_bridge.client import Session, SessionError
+from kit.http.connections import new_client
+from waku_bridge.client import SessionError
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import parse_chat_key
 from waku_bridge.identity import server_identity
@@ -39,23 +26,8 @@ from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 30.0
 MAX_RECORD_BYTES = 2**30
-POLL_SECONDS = 0.5
 BAR_WIDTH = 40
 MIN_DEVICES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The options of the command line."""
-
-    node_url: str
-    gorush_url: str
-    server: bytes
-    pubsub_topic: str
-    devices: int
-    rate: float
-    seconds: float
-    drain_seconds: float
 
 
 class Command(BaseCommand):
@@ -74,51 +46,55 @@ class Command(BaseCommand):
         add("--i-own-this-server", action="store_true", help="for targets that are not on this machine")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        job = _job(options)
-        is_json_only = options["json"] == "-"
-        console = Console(stderr=is_json_only)
+        _complete(options)
+        file = options["json"]
+        console = Console(stderr=file == "-")
         fault: str | None = None  # raised below: Python 3.11.2 wraps in a group what `except*` raises
         try:
-            result = asyncio.run(_run(job, console))
+            result = asyncio.run(_run(options, console))
         except* (NodeError, SessionError) as errors:
             fault = _first(errors)
         if fault is not None:
             raise CommandError(f"The load did not begin: {fault}")
-        _write(job, result, options["json"], console, is_json_only=is_json_only)
+        figures = {name: options[name] for name in ("node", "devices", "rate", "seconds")} | asdict(result)
+        if file == "-":
+            self.stdout.write(json.dumps(figures, indent=2))
+        else:
+            title = f"{result.requests} requests, {options['rate']:g} per second, to {options['devices']} devices"
+            _show(title, result, console)
+        if file not in ("", "-"):
+            Path(file).write_text(json.dumps(figures, indent=2), encoding="utf-8")
+            console.print(f"Written to {file}")
         if not result.is_clean:
             sys.exit(1)
 
 
-def _job(options: dict[str, Any]) -> Job:
-    node_url = options["node"] or next(iter(settings.WAKU_NODES), "")
-    gorush_url = options["gorush"] or next(iter(settings.GORUSH_URLS), "")
-    if not node_url:
+def _complete(options: dict[str, Any]) -> None:
+    """Replace options that were not given. Raises CommandError for what cannot be loaded."""
+    options["node"] = options["node"] or next(iter(settings.WAKU_NODES), "")
+    options["gorush"] = options["gorush"] or next(iter(settings.GORUSH_URLS), "")
+    if not options["node"]:
         raise CommandError("There is no node: give --node, or start `manage.py up`.")
-    far = [url for url in (node_url, gorush_url) if url and not is_loopback(url)]
+    far = [url for url in (options["node"], options["gorush"]) if url and not is_loopback(url)]
     if far and not options["i_own_this_server"]:
         raise CommandError(f"{', '.join(far)} is not on this machine. If it is yours, add --i-own-this-server.")
     if options["devices"] < 0 or options["rate"] <= 0 or options["seconds"] <= 0:
         raise CommandError("--devices, --rate and --seconds must be positive.")
     enough = max(MIN_DEVICES, phones_for(options["rate"], options["seconds"], settings.ROUTE_LIMITS))
-    return Job(
-        node_url,
-        gorush_url,
-        _server(options["server"]),
-        settings.WAKU_PUBSUB_TOPICS[0],
-        options["devices"] or enough,
-        options["rate"],
-        options["seconds"],
-        options["drain"],
-    )
-
-
-def _server(text: str) -> bytes:
-    if not text:
-        return server_identity().pub33
+    options["devices"] = options["devices"] or enough
     try:
-        return parse_chat_key(text)
+        options["server"] = parse_chat_key(options["server"]) if options["server"] else server_identity().pub33
     except CodecError as error:
         raise CommandError("--server is no public key.") from error
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL can only mean this machine. Names are not resolved, because their addresses may change."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _first(errors: BaseException) -> str:
@@ -127,121 +103,54 @@ def _first(errors: BaseException) -> str:
     return str(errors)
 
 
-async def _run(job: Job, console: Console) -> Result:
+async def _run(options: dict[str, Any], console: Console) -> Result:
     columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES) as client:
-        with Progress(*columns, console=console) as progress:
-            return await _Load(job, client, progress).run()
+        with Progress(*columns, console=console) as bars:
+
+            def progress(title: str, total: int) -> OnItem:
+                task = bars.add_task(title, total=total)
+                return lambda: bars.advance(task)
+
+            record, topic = PushRecord(options["gorush"], client), settings.WAKU_PUBSUB_TOPICS[0]
+            load = WakuLoad(WakuNode(options["node"], client), options["server"], topic, progress)
+            phones = await load.register(options["devices"])
+            requests = load.build(phones, rate=options["rate"], seconds=options["seconds"])
+            result = await load.run(requests, record, drain_seconds=options["drain"])
+            await load.unregister(phones)
+            return result
 
 
-class _Load:
-    """One load run."""
-
-    def __init__(self, job: Job, client: PlainClient, progress: Progress) -> None:
-        self._job = job
-        self._client = client
-        self._progress = progress
-        self._node = WakuNode(job.node_url, client)
-        self._session = Session(self._node, pubsub_topic=job.pubsub_topic)
-
-    async def run(self) -> Result:
-        """Register the devices, measure, and unregister them."""
-        job = self._job
-        phones = await register_devices(
-            self._session, job.server, job.devices, self._bar("registering devices", job.devices)
-        )
-        count = round(job.rate * job.seconds)
-        load_requests = build(
-            phones, job.server, rate=job.rate, seconds=job.seconds, on_progress=self._bar("building requests", count)
-        )
-        result = await self._measure(load_requests)
-        await unregister_devices(self._session, phones, self._bar("unregistering devices", job.devices))
-        return result
-
-    async def _measure(self, load_requests: LoadRequests) -> Result:
-        before = await self._pushes(0)
-        reader = ReplyReader(self._node, self._job.pubsub_topic, load_requests.senders)
-        following = asyncio.create_task(reader.follow())
-        count = len(load_requests.messages)
-        sent = await publish_on_time(
-            load_requests.messages, load_requests.due_ns, self._session.publish, self._bar("sending requests", count)
-        )
-        deadline = monotonic() + self._job.drain_seconds
-        await self._drain(reader, load_requests.message_ids, deadline)
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
-        await reader.read_again()
-        while True:
-            found = await self._pushes(before[1]) if before else None
-            result = evaluate(load_requests, sent, reader.replies(), found[0] if found else None)
-            # A wake-up for what is beyond a limit goes out when the limit allows it.
-            if not (result.pushes and result.pushes.lost) or monotonic() > deadline:
-                return result
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _drain(self, reader: ReplyReader, message_ids: Sequence[bytes], deadline: float) -> None:
-        """Wait until every request is answered, and a moment longer: the second answer to a request comes later."""
-        count = len(message_ids)
-        task = self._progress.add_task("waiting for answers", total=count)
-        while (unanswered := reader.unanswered(message_ids)) and monotonic() < deadline:
-            self._progress.update(task, completed=count - unanswered)
-            await asyncio.sleep(POLL_SECONDS)
-        self._progress.update(task, completed=count - unanswered)
-        await asyncio.sleep(POLL_SECONDS)
-
-    async def _pushes(self, since: int) -> tuple[list[tuple[bytes, int]], int] | None:
-        if not self._job.gorush_url:
-            return None
-        return await pushes_recorded(self._job.gorush_url, self._client, since=since)
-
-    def _bar(self, title: str, total: int) -> Any:
-        task = self._progress.add_task(title, total=total)
-        return lambda: self._progress.advance(task)
-
-
-def _write(job: Job, result: Result, file: str, console: Console, *, is_json_only: bool) -> None:
-    text = json.dumps(
-        {"node": job.node_url, "devices": job.devices, "rate": job.rate, "seconds": job.seconds, **asdict(result)},
-        indent=2,
-    )
-    if is_json_only:
-        sys.stdout.write(text + "\n")
-        return
-    _show(job, result, console)
-    if file:
-        Path(file).write_text(text, encoding="utf-8")
-        console.print(f"Written to {file}")
-
-
-def _show(job: Job, result: Result, console: Console) -> None:
-    table = Table(title=f"{result.requests} requests, {job.rate:g} per second, to {job.devices} devices")
+def _show(title: str, result: Result, console: Console) -> None:
+    table = Table(title=title)
     for column in ("", "arrived", "lost", "doubled", "p50 ms", "p90 ms", "p99 ms", "max ms"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, arrivals in (("request → gorush", result.pushes), ("request → reply", result.replies)):
-        if arrivals is None:
-            table.add_row(name, "this gorush keeps no record")
-        else:
-            counts = (arrivals.arrived, arrivals.lost, arrivals.doubled)
-            table.add_row(name, *map(str, counts), *_cells(arrivals.latency_ms))
+    both = {"request → gorush": result.pushes, "request → reply": result.replies}
+    for name, arrivals in both.items():
+        table.add_row(name, *_counts(arrivals))
     generator = result.generator
     table.add_section()
     table.add_row("generator: delay of sending", "", "", "", *_cells(generator.lag_ms))
     table.add_row("generator: publishing", "", "", "", *_cells(generator.publish_ms))
     console.print(table)
-    for name, arrivals in (("request → gorush", result.pushes), ("request → reply", result.replies)):
+    for name, arrivals in both.items():
         if arrivals and arrivals.latency_ms:
             _show_histogram(name, arrivals.latency_ms, console)
     console.print(
-        f"The generator sent {generator.sent_per_second:g} requests per second with {generator.share_of_core:.0%} of a "
-        f"core, at most {generator.max_in_flight} at once. Sending a request and noting its answer cost "
-        f"{generator.cpu_ms_per_request:g} ms of CPU time, and building it {generator.build_cpu_ms_per_request:g} ms."
+        f"Sending a request and noting its answer cost the generator {generator.cpu_ms_per_request:g} ms of CPU time, "
+        f"and building it {generator.build_cpu_ms_per_request:g} ms. At most {generator.max_in_flight} were in flight."
     )
     if result.merged or result.refused:
-        by_node = f", by the node: {generator.refused_by_node}" if generator.refused_by_node else ""
-        console.print(f"Merged beyond a limit: {result.merged}. Refused: {result.refused}{by_node}.")
+        reasons = ", ".join(f"{count} ({reason})" for reason, count in result.refused.items()) or "0"
+        console.print(f"Merged beyond a limit: {result.merged}. Refused: {reasons}.")
     if not result.is_clean:
         console.print("[red]Some were lost or doubled.[/red]")
+
+
+def _counts(arrivals: Arrivals | None) -> tuple[str, ...]:
+    if arrivals is None:
+        return ("this gorush keeps no record",)
+    return (*map(str, (arrivals.arrived, arrivals.lost, arrivals.doubled)), *_cells(arrivals.latency_ms))
 
 
 def _cells(figures: Distribution | None) -> tuple[str, ...]:

@@ -1,1 +1,0 @@
-"""Load generators: through Waku (`waku`) and through XMPP (`xmpp`). See docs/canary.md."""
