@@ -136,9 +136,9 @@ peers: ## build the real gorush, a Waku node and an OpenTelemetry Collector from
 interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)
 
-status-interop: dev peers ## real Messengers of status-go (built once, some minutes) at a real Waku node, this server and the real gorush: a line for each scenario; LONG=1 for ten minutes of chance
+status-interop: dev peers ## real Messengers of status-go (built once, some minutes) at a real Waku node, this server and the real gorush: a line for each scenario
 	@tests/interop/peers/build.sh status
-	PEERS=.peers LONG=$(LONG) $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/status -m status -q -s $(ARGS)
+	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop/status -m status -q -s $(ARGS)
 
 xmpp-interop: dev ## the tests that need a real Prosody and a real ejabberd (installed as root on Debian); ARGS="-k name" for a part
 	@requirements/system.sh prosody ejabberd

@@ -24,14 +24,17 @@ import orjson
 from kit.buckets.bucket import BucketLimits
 from kit.figures import Distribution, distribution
 from kit.http.connections import HttpClient
-from waku_bridge.client.core import new_identity
-from waku_bridge.client.events import Destination
-from waku_bridge.client.notification.asking import ask_to_push, one_to_one
+from waku_bridge.client import (
+    Destination,
+    RegisteringClient,
+    Session,
+    android,
+    ask_to_push,
+    new_identity,
+    new_state,
+    one_to_one,
+)
 from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
-from waku_bridge.client.registration.addresses import android
-from waku_bridge.client.registration.registering import RegisteringClient
-from waku_bridge.client.session import Session
-from waku_bridge.client.state import new_state
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError

@@ -24,9 +24,9 @@ from embedded.load import (
     send_on_time,
 )
 from notifications.messages import Grade
+from xmpp_bridge.client.connections import NotifyingServer
 from xmpp_bridge.client.notifying import Notification
 from xmpp_bridge.client.registering import Device, Platform, Registered
-from xmpp_bridge.client.session import NotifyingServer
 from xmpp_bridge.client.user_server import Failed, Route, Stored
 from xmpp_bridge.messages import Dialect
 

@@ -14,8 +14,16 @@ from coincurve import PrivateKey
 
 from pushserver.start.demonstration import Person
 from registrations.messages import TokenType
-from waku_bridge.client import Address, Preferences, RegisteringClient, Schedule, SendingClient, new_state
-from waku_bridge.client.registration.addresses import android, iphone
+from waku_bridge.client import (
+    Address,
+    Preferences,
+    RegisteringClient,
+    Schedule,
+    SendingClient,
+    android,
+    iphone,
+    new_state,
+)
 from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
 
 # The seed of `manage.py demo`.

@@ -9,10 +9,9 @@ from base64 import b64encode
 import structlog
 
 from notifications.messages import Grade
-from xmpp_bridge.client.connections import ConnectionFailed
+from xmpp_bridge.client.connections import ConnectionFailed, NotifyingServer
 from xmpp_bridge.client.notifying import Notification
 from xmpp_bridge.client.registering import Device, Platform, Registered
-from xmpp_bridge.client.session import NotifyingServer
 from xmpp_bridge.client.user_server import Disabled, Failed, Route
 from xmpp_bridge.messages import Dialect
 

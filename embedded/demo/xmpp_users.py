@@ -10,11 +10,10 @@ from xml.etree.ElementTree import Element
 
 import structlog
 
-from xmpp_bridge.client import pushing
-from xmpp_bridge.client.connections import Account, ConnectionFailed, OnStanza, new_id
+from xmpp_bridge.client import registering
+from xmpp_bridge.client.connections import Account, ConnectionFailed, OnStanza, new_id, register
 from xmpp_bridge.client.elements import element, text_at
 from xmpp_bridge.client.registering import Device, Registered
-from xmpp_bridge.client.session import register
 
 LINES = (
     "Wherefore art thou, Romeo?",
@@ -86,7 +85,7 @@ class Conversation:
                 log.warning("registration_refused", user=user.name, answer=str(answer))
                 await asyncio.sleep(AWAY_SECONDS)
             log.info("registered", user=user.name, device=user.device.platform.value, ms=_ms_since(started))
-            await account.ask_own_account(pushing.enable_xep0357(answer.service, answer.node, answer.secret))
+            await account.ask_own_account(registering.enable_xep0357(answer.service, answer.node, answer.secret))
         log.info("went_offline", user=user.name)
 
     async def _write(self, writer: User, absent: User) -> None:

@@ -19,7 +19,7 @@ from kit.buckets.bucket import Limit, has, spend
 from kit.figures import distribution
 from kit.http.connections import new_client
 from notifications.messages import Report
-from waku_bridge.client.core import new_identity
+from waku_bridge.client import new_identity
 from waku_bridge.codec.envelope import encode_reply
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import NodeError

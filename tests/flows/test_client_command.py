@@ -14,6 +14,10 @@ from embedded.supervisor.processes import StopOrder
 from tests.factories.tokens import firebase_token
 from tests.rig.network import Network
 from tests.rig.server import Fleet
+from waku_bridge.client import Outcome, Refused
+from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Reason
+from waku_bridge.client.labels import OUTCOMES, REFUSALS, UNREMARKABLE, words
+from waku_bridge.messages import RegistrationError
 
 BOBS_PHONE = firebase_token("bobs-own-phone")
 
@@ -105,3 +109,25 @@ def test_a_mistake_is_reported_in_one_line(client: Client, arguments: tuple[str,
     code, printed = client(*arguments)
     assert code == 1
     assert words in printed
+
+
+SERVER = b"\x02" + b"\xab" * 32
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Accepted(SERVER, 3, is_registered=True), "version 3 accepted by 02ababababab…: registered"),
+        (Refused(SERVER, 3, 99, is_final=False), "version 3 refused by 02ababababab…: error 99"),
+        (Ignored(Reason.BAD_GRANT, "/t", SERVER), "not accepted: bad_grant signed by 02ababababab…"),
+        (LookedUp(SERVER, 1), ""),
+    ],
+)
+def test_each_event_has_a_line(event: Event, text: str) -> None:
+    assert words(event) == text
+
+
+def test_every_refusal_outcome_and_ignored_message_has_a_text_unless_it_is_for_others() -> None:
+    assert set(REFUSALS) == set(RegistrationError) - {RegistrationError.NONE}
+    assert set(OUTCOMES) == set(Outcome)
+    assert {reason for reason in Reason if reason not in words(Ignored(reason, "/t"))} == UNREMARKABLE

@@ -49,6 +49,6 @@ def test_a_query_that_finds_nothing_is_recorded_and_not_answered(network: Networ
     phone, sender = network.phone(preferences=Preferences(enabled=False)), new_sender()
     with pytest.raises(NoAnswer):
         network.query(sender, phone, timeout_seconds=1)
-    query_id = sender.core._queries.latest(phone.identity.pub33).query_id
+    query_id = sender.core._queries[phone.identity.pub33].message_id
     sql = "SELECT state, reason FROM waku_bridge_inboundenvelope WHERE message_id = %s"
     wait_until(lambda: network.rows(sql, query_id) == [("processed", "nothing_found")], what="the query is recorded")

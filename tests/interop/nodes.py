@@ -4,14 +4,11 @@ import asyncio
 import json
 import os
 import secrets
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
@@ -74,25 +71,6 @@ class Nodes:
             assert say(url, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
         return linked(Pair(here, there))
 
-    @contextmanager
-    def store_beside(self, url: str) -> Iterator[str]:
-        """Run a development node whose store gets all messages that the go-waku at ``url`` relays, and yield its URL.
-        go-waku's own store does not answer by REST.
-        """
-        listener = self.real(f"--staticnode={address_of(url)}")
-        assert say(listener, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
-        port = free_port()
-        options = ["--port", str(port), "--shard", PUBSUB_TOPIC]
-        self.fleet.start(python(f"store-{port}", "-m", "embedded.node", *options, stop_order=StopOrder.PEER))
-        store = f"http://127.0.0.1:{port}"
-        processes.wait_for_http(f"{store}/health")
-        is_over = threading.Event()
-        passing = threading.Thread(target=_pass_on, args=(listener, store, is_over))
-        passing.start()
-        yield store
-        is_over.set()
-        passing.join()
-
     def real(self, *options: str, ring_capacity: int = RING_CAPACITY) -> str:
         """Start a go-waku that looks for no peers and may be alone, and return its URL."""
         rest, tcp = free_port(), free_port()
@@ -118,14 +96,6 @@ class Nodes:
         self.fleet.start(ProcessSpec(name=f"waku-{rest}", command=command, stop_order=StopOrder.PEER))
         processes.wait_for_http(f"http://127.0.0.1:{rest}/debug/v1/info")  # its /health answers 501
         return f"http://127.0.0.1:{rest}"
-
-
-def _pass_on(listener: str, store: str, is_over: threading.Event) -> None:
-    """Copy every message that a node relays to a store."""
-    path = f"/relay/v1/messages/{quote(PUBSUB_TOPIC, safe='')}"
-    while not is_over.wait(PAUSE_SECONDS):
-        for message in ask(listener, "GET", path).body or ():
-            assert say(store, "POST", path, message).status == 200
 
 
 class RelayReader(WakuNode):

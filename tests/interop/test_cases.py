@@ -1,10 +1,110 @@
-"""The shared table of cases: the verdict of our gateway, and the pushes that Apple and Google received."""
+"""The real gorush and the development one behind our gateway: each fate of a push, and what Apple and Google get."""
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from kit.http.connections import new_client
+from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.gateways.gorush.sending.push_api import device_token
-from tests.interop.cases import CASES, Case
-from tests.rig.peers import Server, new_push, send
+from notifications.messages import DRY_RUN, Outcome, Push, Result
+from registrations.messages import TokenType
+from tests.rig.peers import APP_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send
+
+IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``fate`` is a prefix from the development gorush's `outcomes.py`. ``accepted`` and ``refused`` count the pushes
+    that Apple or Google received, which is the ground truth.
+    """
+
+    token_type: TokenType
+    fate: str
+    outcome: Outcome
+    code: str = ""
+    accepted: int = 0
+    refused: int = 0
+    message_size: int = 100
+    timeout_seconds: float = 20.0
+    is_guarded: bool = False
+
+    def __str__(self) -> str:
+        size = f" {self.message_size} bytes" if self.message_size != 100 else ""
+        return f"{self.token_type.name} {self.fate or 'ok'}{size}"
+
+
+def delivered(token_type: TokenType, fate: str = "", *, message_size: int = 100) -> Case:
+    return Case(token_type, fate, Outcome.DELIVERED, accepted=1, message_size=message_size)
+
+
+def dead(token_type: TokenType, fate: str, code: str, *, is_guarded: bool = False) -> Case:
+    return refused(token_type, fate, Outcome.DEAD, code, is_guarded=is_guarded)
+
+
+def refused(token_type: TokenType, fate: str, outcome: Outcome, code: str, *, is_guarded: bool = False) -> Case:
+    return Case(token_type, fate, outcome, code, refused=1, is_guarded=is_guarded)
+
+
+CASES = [
+    delivered(IOS),
+    delivered(ANDROID),
+    delivered(IOS, "slow300-"),
+    delivered(ANDROID, "slow300-"),
+    dead(IOS, "dead-", "Unregistered"),
+    dead(IOS, "slow300-dead-", "Unregistered"),
+    dead(IOS, "expired-", "ExpiredToken"),
+    dead(IOS, "bad-", "BadDeviceToken", is_guarded=True),
+    dead(IOS, "wrong-", "DeviceTokenNotForTopic", is_guarded=True),
+    dead(ANDROID, "dead-", "unregistered", is_guarded=True),
+    dead(ANDROID, "expired-", "unregistered"),
+    dead(ANDROID, "uninstalled-", "unregistered"),
+    dead(ANDROID, "bad-", "invalid_token", is_guarded=True),
+    dead(ANDROID, "invalid-", "invalid_token", is_guarded=True),
+    dead(ANDROID, "wrong-", "sender_id_mismatch", is_guarded=True),
+    refused(IOS, "config-", Outcome.CONFIG, "InvalidProviderToken"),
+    refused(IOS, "topic-", Outcome.CONFIG, "TopicDisallowed"),
+    refused(ANDROID, "config-", Outcome.CONFIG, "permission"),
+    refused(ANDROID, "topic-", Outcome.CONFIG, "third_party_auth", is_guarded=True),
+    refused(IOS, "big-", Outcome.PAYLOAD, "PayloadTooLarge"),
+    refused(IOS, "argument-", Outcome.PAYLOAD, "BadPriority"),
+    refused(ANDROID, "big-", Outcome.PAYLOAD, "too_large"),
+    refused(ANDROID, "argument-", Outcome.PAYLOAD, "invalid_argument"),
+    # In hex, the ciphertext has half of the space that the limit of 4096 bytes leaves. A longer one is left out.
+    delivered(IOS, message_size=1830),
+    delivered(IOS, message_size=1860),
+    delivered(ANDROID, message_size=1800),
+    delivered(ANDROID, message_size=1910),
+    refused(IOS, "quota-", Outcome.TRANSIENT, "TooManyRequests"),
+    refused(IOS, "busy-", Outcome.TRANSIENT, "ServiceUnavailable"),
+    refused(IOS, "outage-", Outcome.TRANSIENT, "ServiceUnavailable"),
+    refused(IOS, "internal-", Outcome.TRANSIENT, "InternalServerError"),
+    refused(IOS, "html-", Outcome.TRANSIENT, "not_json"),
+    refused(IOS, "flaky1-", Outcome.TRANSIENT, "ServiceUnavailable"),
+    refused(ANDROID, "quota-", Outcome.TRANSIENT, "quota_exceeded"),
+    refused(ANDROID, "busy-", Outcome.TRANSIENT, "unavailable"),
+    refused(ANDROID, "internal-", Outcome.TRANSIENT, "internal"),
+    refused(ANDROID, "html-", Outcome.TRANSIENT, "google_5xx"),
+    refused(ANDROID, "flaky1-", Outcome.TRANSIENT, "unavailable"),
+    # The Firebase SDK sends five times before it reports the error.
+    Case(ANDROID, "outage-", Outcome.TRANSIENT, "unavailable", refused=5),
+    refused(IOS, "new-", Outcome.TRANSIENT, "unknown"),
+    refused(ANDROID, "new-", Outcome.TRANSIENT, "unknown"),
+    # The push is accepted, but the connection breaks before the answer. Firebase's SDK sends it five times, and only
+    # the tag makes one of them on the phone.
+    Case(IOS, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),
+    Case(ANDROID, "lost-", Outcome.AMBIGUOUS, "connection_lost", accepted=5),
+    Case(IOS, "reset-", Outcome.AMBIGUOUS, "connection_lost", accepted=1),
+    Case(ANDROID, "reset-", Outcome.AMBIGUOUS, "connection_lost", accepted=5),
+    # Our gateway gives up, and gorush does not.
+    Case(IOS, "slow1500-", Outcome.AMBIGUOUS, "timeout", accepted=1, timeout_seconds=0.5),
+    Case(ANDROID, "slow1500-", Outcome.AMBIGUOUS, "timeout", accepted=1, timeout_seconds=0.5),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -17,3 +117,69 @@ def test_our_verdict_and_the_pushes_received(server: Server, case: Case) -> None
     assert (errors.count(""), len(errors) - errors.count("")) == (case.accepted, case.refused)
     # The Firebase SDK's repetitions have the same id, so on the phone they replace each other.
     assert {one["collapse_id"] for one in received} == {push.collapse_id}
+
+
+@pytest.mark.parametrize("token_type", [IOS, ANDROID])
+def test_a_dry_run_is_accepted_and_sent_to_nobody(server: Server, token_type: TokenType) -> None:
+    push, other = new_push(token_type), new_push(token_type)
+
+    async def sent() -> Result:
+        async with new_client(timeout_seconds=20) as client:
+            gateway = GorushGateway([server.url], client, dry_run_tokens=[device_token(push)])
+            result = await gateway.send(push)
+            await gateway.send(other)
+            return result
+
+    before, result = server.last_push(), asyncio.run(sent())
+    assert (result.outcome, result.code) == (Outcome.DELIVERED, DRY_RUN)
+    assert [only["token"] for only in server.pushes(since=before)] == [device_token(other)]
+
+
+# Requests that Apple and Google get, field by field, once the real gorush has rewritten ours.
+
+
+def received(server: Server, push: Push) -> dict[str, Any]:
+    """Return the one push that this request led to, to any device."""
+    last = server.last_push()
+    send([server.url], push)
+    (only,) = server.pushes(since=last)
+    return only
+
+
+def data_of(push: Push) -> dict[str, str]:
+    hashes = {"chatId": "0x" + push.chat_id.hex(), "publicKey": "0x" + push.public_key_hash.hex()}
+    return {"encryptedMessage": "0x0102", **hashes}
+
+
+@pytest.mark.peers
+def test_apple_gets_one_push_that_replaces_its_own_repetition_and_a_token_signed_by_the_configured_key(
+    real_gorush: Server,
+) -> None:
+    push = new_push(IOS, message=b"\x01\x02")
+    only = received(real_gorush, push)
+    headers = {name: value for name, value in only["headers"].items() if name.startswith("apns-")}
+    assert headers == {
+        "apns-topic": APP_TOPIC,
+        "apns-push-type": "alert",
+        "apns-priority": "10",
+        "apns-collapse-id": push.collapse_id,
+    }
+    assert only["token"] == device_token(push)
+    aps = {"alert": "New message in Messenger", "content-available": 1, "sound": "default"}
+    assert only["body"] == {"aps": aps, **data_of(push), "deepLink": "status-app://chats"}
+    scheme, _, jwt = only["headers"]["authorization"].partition(" ")
+    header, claims = (json.loads(base64.urlsafe_b64decode(part + "==")) for part in jwt.split(".")[:2])
+    assert (scheme, header["alg"], header["kid"], claims["iss"]) == ("bearer", "ES256", KEY_ID, TEAM_ID)
+
+
+@pytest.mark.peers
+def test_google_gets_one_message_for_the_token_and_none_for_a_topic(real_gorush: Server) -> None:
+    push = new_push(ANDROID, message=b"\x01\x02")
+    assert received(real_gorush, push)["body"] == {
+        "message": {
+            "token": device_token(push),
+            "notification": {"body": "New message in Messenger"},
+            "data": data_of(push),
+            "android": {"notification": {"tag": push.collapse_id}},
+        }
+    }

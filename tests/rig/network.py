@@ -33,8 +33,8 @@ from waku_bridge.client import (
     new_state,
     one_to_one,
 )
+from waku_bridge.client import state as addresses
 from waku_bridge.client.reading import CLOCK_SKEW_NS
-from waku_bridge.client.registration import addresses
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Encoded, decode
 from waku_bridge.codec.errors import CodecError

@@ -13,7 +13,7 @@ from typing import Any
 from embedded.load import LoadRequests, PushRecord, Result, WakuLoad
 from kit.http.connections import HttpClient
 from tests.rig.server import PUBSUB_TOPIC, SERVER
-from waku_bridge.client.registration.registering import RegisteringClient
+from waku_bridge.client import RegisteringClient
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode
 

@@ -18,92 +18,51 @@ events that happened. Keys and randomness are arguments. `Session` publishes and
 
     async for event in session.events(client): ...      # never ends: retries, periodic contact codes
 
-For single messages without a client (load, tests of servers): `ask_for` and `ask_to_push` build a query and a request,
-and `verify_info` verifies one entry of an answer.
+For single messages without a client (load, tests of servers): `ask_to_push` builds a request, and `verify_info`
+verifies one entry of an answer to a query.
 
 Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, and Status message ids 32.
 Times in the cores are Unix nanoseconds. No message of a peer raises an exception: an `Ignored` event has the reason why
-it was not accepted.
+it was not accepted. All events are in `events`.
 
 See docs/conformance.md.
 """
 
-from waku_bridge.client.core import Core, Subscriptions, new_identity
-from waku_bridge.client.events import (
-    Accepted,
-    Advertised,
-    Destination,
-    Event,
-    GivenUp,
-    Ignored,
-    Learned,
-    LookedUp,
-    Notified,
-    Outcome,
-    Reason,
-    Refused,
-    Settled,
-    Step,
-)
-from waku_bridge.client.notification.asking import Content, ask_for, ask_to_push, mention, one_to_one
-from waku_bridge.client.notification.directory import Directory, verify_info
-from waku_bridge.client.notification.queries import Timeouts
-from waku_bridge.client.notification.sending import SendingClient
+from waku_bridge.client.core import Core, Schedule, new_identity
+from waku_bridge.client.directory import verify_info
+from waku_bridge.client.events import Destination, Event, Notified, Outcome, Refused
+from waku_bridge.client.notices import Content, ask_to_push, one_to_one
 from waku_bridge.client.reading import StoreReader
-from waku_bridge.client.registration.registering import RegisteringClient
-from waku_bridge.client.registration.schedules import REGISTRATION, RESENDING, Schedule
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient, Timeouts
 from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session, SessionError
-from waku_bridge.client.state import (
-    Address,
-    Preferences,
-    RegistrationState,
-    ServerState,
-    Standing,
-    dump_state,
-    load_state,
-    new_state,
-)
+from waku_bridge.client.state import Address, Preferences, Standing, android, dump_state, iphone, load_state, new_state
 
 __all__ = [
-    "REGISTRATION",
-    "RESENDING",
-    "Accepted",
     "Address",
-    "Advertised",
     "Content",
     "Core",
     "Destination",
-    "Directory",
     "Event",
-    "GivenUp",
-    "Ignored",
-    "Learned",
-    "LookedUp",
     "NoAnswer",
     "Notified",
     "Outcome",
     "Preferences",
-    "Reason",
     "Refused",
     "RegisteringClient",
     "RegistrationRefused",
-    "RegistrationState",
     "Schedule",
     "SendingClient",
-    "ServerState",
     "Session",
     "SessionError",
-    "Settled",
     "Standing",
-    "Step",
     "StoreReader",
-    "Subscriptions",
     "Timeouts",
-    "ask_for",
+    "android",
     "ask_to_push",
     "dump_state",
+    "iphone",
     "load_state",
-    "mention",
     "new_identity",
     "new_state",
     "one_to_one",

@@ -1,128 +1,147 @@
-"""The common part of all client cores: their interface, and the opening of messages."""
+"""The common part of all client cores: the opening of messages, and the times of repetitions."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Protocol
 
 from coincurve import PrivateKey
 
-from waku_bridge.client.events import Ignored, Reason, Step
+from waku_bridge.client.events import Event, Ignored, Reason, Step
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes
 from waku_bridge.messages import Decoded, WakuMessage
 
+SECOND_NS = 10**9
 WAKU_VERSION = 1
-MAX_REMEMBERED = 10_000
+MAX_REMEMBERED = 20_000
 MAX_TOPIC_KEYS = 1000
 
 Subscriptions = Mapping[str, tuple[DecryptionKey, ...]]
 """Content topics to read, each with the keys that may open messages on it."""
 
 
-class Core(Protocol):
-    """The interface of a client without I/O. Each client has further methods for the requests of its user.
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A limit of attempts, and the waits between them: after attempt n, counted from 1, ``base_seconds`` · n · 2ⁿ.
 
-    ``now_ns`` is Unix time in nanoseconds. Messages carry it as their timestamp, and stores accept an error of 20 s.
+    This is status-go's exponential backoff.
     """
 
-    @property
-    def deadline_ns(self) -> int | None:
-        """Return the earliest time at which ``tick`` has work, or None while only a message can cause work."""
-        ...
+    base_seconds: float
+    max_attempts: int
 
-    def subscriptions(self) -> Subscriptions:
-        """Return the topics to read now. They change with every query and request."""
-        ...
+    def delay_ns(self, attempt: int) -> int:
+        """Return the wait after this attempt, in nanoseconds."""
+        return round(self.base_seconds * attempt * (1 << attempt) * SECOND_NS)
 
-    def tick(self, now_ns: int) -> Step:
-        """Do all work that is due. An early call is harmless, and a late call delays the work."""
-        ...
 
-    def receive(self, message: WakuMessage, now_ns: int) -> Step:
-        """Take in one message from the network, of any topic, in any order, as often as it comes."""
-        ...
+REGISTRATION = Schedule(base_seconds=15.0, max_attempts=12)
+"""Waits of 30 s, 120 s, 360 s … and about four days before the last attempt."""
+
+RESENDING = Schedule(base_seconds=2.0, max_attempts=5)
+"""A sender resends at most five times. After a wrong token it resends at once, then after 4, 16, 48 and 128 s, since
+status-go counts from 0 there. After an internal error, for which status-go does not resend at all, it starts with 4 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A decoded message, and the key that opened it. An answer belongs to the query or request of that key."""
+    """A decoded message, and the key that opened it. An answer belongs to the query or request of that key.
+
+    ``sent_at_ns`` is the message's own timestamp.
+    """
 
     decoded: Decoded
     key: DecryptionKey
+    content_topic: str
+    sent_at_ns: int
+
+    def ignored(self, reason: Reason) -> Ignored:
+        return Ignored(reason, self.content_topic, self.decoded.author)
 
 
-class Recent:
-    """A memory of the last items."""
+class Core(ABC):
+    """A client without I/O. Each kind of client has further methods for the requests of its user.
 
-    def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def __contains__(self, item: bytes) -> bool:
-        return item in self._seen
-
-    def add(self, item: bytes) -> None:
-        self._seen[item] = None
-        if len(self._seen) > MAX_REMEMBERED:
-            self._seen.popitem(last=False)
-
-
-class Opener:
-    """The part of a core that opens messages, each once.
-
-    ``receiver`` is the codec's receiver for messages that a topic's key opens.
+    ``now_ns`` is Unix time in nanoseconds. Messages carry it as their timestamp, and stores accept an error of 20 s.
     """
 
-    def __init__(self, receiver: Identity) -> None:
-        self._receiver = receiver
-        self._payloads = Recent()
-        self._answers = Recent()
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def open(self, message: WakuMessage, subscriptions: Subscriptions) -> Opened | Ignored:
-        """Return the opened message, or the reason why it is ignored."""
-        keys = subscriptions.get(message.content_topic)
+    @property
+    @abstractmethod
+    def deadline_ns(self) -> int | None:
+        """Return the earliest time at which ``tick`` has work, or None while only a message can cause work."""
+
+    @abstractmethod
+    def subscriptions(self) -> Subscriptions:
+        """Return the topics to read now. They change with every query and request."""
+
+    @abstractmethod
+    def tick(self, now_ns: int) -> Step:
+        """Do all work that is due. An early call is harmless, and a late call delays the work."""
+
+    def receive(self, message: WakuMessage, now_ns: int) -> Step:
+        """Take in one message from the network, of any topic, in any order, as often as it comes."""
+        opened = self._opened(message)
+        events = [opened] if isinstance(opened, Ignored) else self._judge(opened, now_ns)
+        step = self.tick(now_ns)
+        step.events = [*events, *step.events]
+        return step
+
+    @abstractmethod
+    def _judge(self, opened: Opened, now_ns: int) -> list[Event]:
+        """Return the events of a message that opened."""
+
+    def _opened(self, message: WakuMessage) -> Opened | Ignored:
+        """Return the opened message, or the reason why it is ignored.
+
+        A repeated answer is ignored in another envelope as well. A repeated contact code is returned, because it
+        confirms that the code is still valid. The same answer for two keys is two answers: signatures are
+        deterministic, so both have the same id.
+        """
+        keys = self.subscriptions().get(message.content_topic)
         if not keys:
             return Ignored(Reason.FOREIGN_TOPIC, message.content_topic)
         if message.version != WAKU_VERSION:
             return Ignored(Reason.UNSUPPORTED_VERSION, message.content_topic)
         digest = sha256(message.payload).digest()
-        if digest in self._payloads:
+        if digest in self._seen:
             return Ignored(Reason.DUPLICATE, message.content_topic)
         opened = self._try(message, keys)
-        if isinstance(opened, Opened):
-            # Only messages that opened are remembered, because others could fill the memory with garbage.
-            self._payloads.add(digest)
-            return self._unless_repeated(opened, message.content_topic)
+        if isinstance(opened, Ignored):
+            return opened
+        # Only messages that opened are remembered, because others could fill the memory with garbage.
+        self._remember(digest)
+        if isinstance(opened.key, Identity) and not self._remember(opened.key.pub33 + opened.decoded.message_id):
+            return opened.ignored(Reason.DUPLICATE)
         return opened
 
     def _try(self, message: WakuMessage, keys: tuple[DecryptionKey, ...]) -> Opened | Ignored:
         for key in keys:
             try:
-                receiver = key if isinstance(key, Identity) else self._receiver
-                return Opened(decode(message.payload, [key], receiver), key)
+                decoded = decode(message.payload, [key], key if isinstance(key, Identity) else self.identity)
+                return Opened(decoded, key, message.content_topic, message.timestamp_ns)
             except NotDecryptable:
                 continue
             except CodecError as error:
                 return Ignored(Reason.UNREADABLE, message.content_topic, detail=error.reason)
         return Ignored(Reason.NOT_FOR_US, message.content_topic)
 
-    def _unless_repeated(self, opened: Opened, content_topic: str) -> Opened | Ignored:
-        """Return the message, unless it is an answer that came before in another envelope.
-
-        A repeated contact code is returned, because it confirms that the code is still valid. The same answer for two
-        keys is two answers: signatures are deterministic, so both have the same id.
-        """
-        if not isinstance(opened.key, Identity):
-            return opened
-        answer = opened.key.pub33 + opened.decoded.message_id
-        if answer in self._answers:
-            return Ignored(Reason.DUPLICATE, content_topic, opened.decoded.author)
-        self._answers.add(answer)
-        return opened
+    def _remember(self, item: bytes) -> bool:
+        """Return whether the item is new. The last ones are remembered."""
+        is_new = item not in self._seen
+        self._seen[item] = None
+        if len(self._seen) > MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return is_new
 
 
 @lru_cache(maxsize=MAX_TOPIC_KEYS)

@@ -162,7 +162,7 @@ class LookedUp:
 Event = Ignored | Accepted | Refused | GivenUp | Advertised | Learned | Settled | Notified | LookedUp
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """The result of an input to a core.
 
@@ -170,6 +170,6 @@ class Step:
     ``receive``.
     """
 
-    messages: tuple[WakuMessage, ...] = ()
-    events: tuple[Event, ...] = ()
-    history: tuple[str, ...] = ()
+    messages: list[WakuMessage] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)

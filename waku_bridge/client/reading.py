@@ -5,8 +5,7 @@ The store is in the order of the senders' clocks, and a message may be archived 
 back a minute, and messages that were seen are recognised by their hashes.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from typing import Any
 
 from waku_bridge.codec.topics import message_hash
@@ -15,8 +14,6 @@ from waku_bridge.node import BadNodeMessage, WakuNode, from_json
 
 PAGE_SIZE = 100  # nwaku's maximum
 MAX_TOPICS = 10  # nwaku's maximum on a page after the first
-# With more topics than this, one query for the whole shard is cheaper than one for each ten of them.
-MANY_TOPICS = 50
 # Stores accept messages within 20 s of their clock, so an answer is dated at most this long before its question.
 CLOCK_SKEW_NS = 20 * 10**9
 # How late a message may arrive: the skew, twice, and the time of archiving.
@@ -38,23 +35,25 @@ class StoreReader:
 
         Raises NodeError. The next call then starts at the same time as this one.
         """
-        wanted = frozenset(content_topics)
-        messages = [message for group in _groups(wanted) for message in await self._since(group)]
-        fresh = [message for message in messages if message.content_topic in wanted and self._is_new(message)]
-        self._move_on(now_ns)
-        return fresh
+        topics = sorted(content_topics)
+        groups = [topics[begin : begin + MAX_TOPICS] for begin in range(0, len(topics), MAX_TOPICS)]
+        messages = [message for group in groups for message in await self._since(",".join(group))]
+        by_hash = {message_hash(self._pubsub_topic, message): message for message in messages}
+        fresh = {digest: message for digest, message in by_hash.items() if digest not in self._seen}
+        self._since_ns = max(self._begin_ns, now_ns - OVERLAP_NS)
+        self._seen |= {digest: message.timestamp_ns for digest, message in fresh.items()}
+        self._seen = {digest: at_ns for digest, at_ns in self._seen.items() if at_ns >= self._since_ns}
+        return list(fresh.values())
 
     async def history(self, content_topic: str) -> list[WakuMessage]:
         """Return the latest page of one content topic, oldest first, also messages that were seen.
 
         Raises NodeError.
         """
-        page = await self._node.stored(
-            pubsubTopic=self._pubsub_topic, contentTopics=content_topic, ascending="false", pageSize=PAGE_SIZE
-        )
+        page = await self._page(content_topic, ascending="false")
         return sorted(filter(None, map(_read, page)), key=lambda message: message.timestamp_ns)
 
-    async def _since(self, content_topics: tuple[str, ...]) -> list[WakuMessage]:
+    async def _since(self, content_topics: str) -> list[WakuMessage]:
         """Return the messages of all pages.
 
         A page begins at the last time of the previous one. A full page within one nanosecond is the end.
@@ -62,7 +61,7 @@ class StoreReader:
         found: list[WakuMessage] = []
         start_ns = self._since_ns
         while True:
-            page = await self._page(content_topics, start_ns)
+            page = await self._page(content_topics, ascending="true", startTime=start_ns)
             messages = [message for message in map(_read, page) if message]
             found += messages
             last_ns = max((message.timestamp_ns for message in messages), default=start_ns)
@@ -70,34 +69,10 @@ class StoreReader:
                 return found
             start_ns = last_ns
 
-    async def _page(self, content_topics: tuple[str, ...], start_ns: int) -> list[Any]:
-        topics = {"contentTopics": ",".join(content_topics)} if content_topics else {}
+    async def _page(self, content_topics: str, **query: Any) -> list[Any]:
         return await self._node.stored(
-            pubsubTopic=self._pubsub_topic, startTime=start_ns, ascending="true", pageSize=PAGE_SIZE, **topics
+            pubsubTopic=self._pubsub_topic, contentTopics=content_topics, pageSize=PAGE_SIZE, **query
         )
-
-    def _is_new(self, message: WakuMessage) -> bool:
-        digest = message_hash(self._pubsub_topic, message)
-        if digest in self._seen:
-            return False
-        self._seen[digest] = message.timestamp_ns
-        return True
-
-    def _move_on(self, now_ns: int) -> None:
-        self._since_ns = max(self._begin_ns, now_ns - OVERLAP_NS)
-        old = [digest for digest, timestamp_ns in self._seen.items() if timestamp_ns < self._since_ns]
-        for digest in old:
-            del self._seen[digest]
-
-
-def _groups(content_topics: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield groups of topics, each for one query. An empty group stands for the whole shard."""
-    if len(content_topics) > MANY_TOPICS:
-        yield ()
-        return
-    remaining = iter(sorted(content_topics))
-    while group := tuple(islice(remaining, MAX_TOPICS)):
-        yield group
 
 
 def _read(raw: Any) -> WakuMessage | None:

@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from waku_bridge.client.core import Core
+from waku_bridge.client.core import SECOND_NS, Core
 from waku_bridge.client.events import Destination, Event, Notified, Step
-from waku_bridge.client.notification.asking import Content
-from waku_bridge.client.notification.sending import SendingClient
+from waku_bridge.client.notices import Content
 from waku_bridge.client.reading import CLOCK_SKEW_NS, StoreReader
-from waku_bridge.client.registration.registering import RegisteringClient
-from waku_bridge.client.registration.schedules import SECOND_NS
-from waku_bridge.client.state import ServerState, Standing
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.state import Standing
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 
@@ -88,7 +87,7 @@ class Session:
         for slot in client.state.servers:
             if slot.error:
                 raise RegistrationRefused(slot.error, slot.server)
-        if not all(map(_is_accepted, client.state.servers)):
+        if not _is_accepted(client):
             raise NoAnswer("the server did not answer the registration")
 
     async def look_up(
@@ -133,27 +132,19 @@ class Session:
         Requests to an unreachable node are repeated, without an exception.
         """
         while True:
-            happened: list[Event] = []
-            with suppress(NodeError):
-                await self._publish_due(core, happened)
-            with suppress(NodeError):
-                await self._read_new(core, happened)
-            for event in happened:
+            for event in await self._advance(core):
                 yield event
             await asyncio.sleep(self._poll_seconds)
 
     async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
         """Drive a client until ``is_done`` and all is sent, or until the time is up, and return whether it is done."""
         deadline = time.monotonic() + timeout_seconds
-        await self._publish_due(core, [])
+        await self._carry_out(core, core.tick(self._clock_ns()), [])
         while not is_done() or self._line(core).unsent:
             if time.monotonic() >= deadline:
                 return is_done()
             await asyncio.sleep(self._poll_seconds)
-            with suppress(NodeError):
-                await self._read_new(core, [])
-            with suppress(NodeError):
-                await self._publish_due(core, [])
+            await self._advance(core)
         return True
 
     async def publish(self, message: WakuMessage) -> None:
@@ -163,18 +154,16 @@ class Session:
         """
         await self._node.publish(self._pubsub_topic, message)
 
-    async def _publish_due(self, core: Core, happened: list[Event]) -> None:
-        """Publish all messages that are due.
-
-        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
-        """
-        await self._carry_out(core, core.tick(self._clock_ns()), happened)
+    async def _advance(self, core: Core) -> list[Event]:
+        """Take in all new messages and publish all that are due, as far as the node works, and return the events."""
+        happened: list[Event] = []
+        with suppress(NodeError):
+            await self._read_new(core, happened)
+        with suppress(NodeError):
+            await self._carry_out(core, core.tick(self._clock_ns()), happened)
+        return happened
 
     async def _read_new(self, core: Core, happened: list[Event]) -> None:
-        """Take in all new messages.
-
-        Raises NodeError.
-        """
         line = self._line(core)
         for content_topic in tuple(line.history):
             await self._receive(core, await line.reader.history(content_topic), happened)
@@ -186,6 +175,10 @@ class Session:
             await self._carry_out(core, core.receive(message, self._clock_ns()), happened)
 
     async def _carry_out(self, core: Core, step: Step, happened: list[Event]) -> None:
+        """Publish the messages of a step, after those that the node has not taken yet.
+
+        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
+        """
         line = self._line(core)
         line.unsent += step.messages
         line.history += step.history
@@ -194,21 +187,14 @@ class Session:
             for event in step.events:
                 self._on_event(core, event)
         while line.unsent:
-            await self._publish_first(line)
-
-    async def _publish_first(self, line: "_Line") -> None:
-        """Publish the first unsent message of a client.
-
-        It is removed from the list first, because another task may drive the same client meanwhile.
-        """
-        message = line.unsent.pop(0)
-        if self._clock_ns() - message.timestamp_ns >= UNSENT_NS:
-            return
-        try:
-            await self.publish(message)
-        except NodeError:
-            line.unsent.insert(0, message)
-            raise
+            # It is removed first, because another task may drive the same client meanwhile.
+            message = line.unsent.pop(0)
+            try:
+                if self._clock_ns() - message.timestamp_ns < UNSENT_NS:
+                    await self.publish(message)
+            except NodeError:
+                line.unsent.insert(0, message)
+                raise
 
     def _line(self, core: Core) -> "_Line":
         if core not in self._lines:
@@ -226,10 +212,10 @@ class _Line:
     history: list[str] = field(default_factory=list)
 
 
-def _is_accepted(slot: ServerState) -> bool:
-    return slot.standing is Standing.ACCEPTED
-
-
 def _is_answered(client: RegisteringClient) -> bool:
     """Return whether one server has refused or all have accepted."""
-    return any(slot.error for slot in client.state.servers) or all(map(_is_accepted, client.state.servers))
+    return any(slot.error for slot in client.state.servers) or _is_accepted(client)
+
+
+def _is_accepted(client: RegisteringClient) -> bool:
+    return all(slot.standing is Standing.ACCEPTED for slot in client.state.servers)

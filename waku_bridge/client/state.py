@@ -6,16 +6,16 @@ device token.
 
 import json
 import uuid
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from registrations.messages import RegistrationMessage
+from registrations.messages import RegistrationMessage, TokenType
 from waku_bridge.codec.keys import RandomBytes
 from waku_bridge.messages import RegistrationError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,21 @@ class Address:
     token_type: int
     device_token: str = field(repr=False)
     app_topic: str = ""
+
+
+def iphone(app_topic: str, random_bytes: RandomBytes, fate: str = "") -> Address:
+    """Return a made-up address of an iPhone: the prefix ``fate``, and 64 characters.
+
+    The prefix (`dead-`, `flaky1-`) tells the development gateway how to answer a push. Apple's tokens are hex, so it is
+    in hex as well.
+    """
+    return Address(TokenType.APN, fate.encode().hex() + random_bytes(32).hex(), app_topic)
+
+
+def android(random_bytes: RandomBytes, fate: str = "") -> Address:
+    """Return a made-up address of an Android phone: the prefix ``fate``, and 163 characters in Firebase's form."""
+    installation, signed = (urlsafe_b64encode(random_bytes(size)).rstrip(b"=").decode() for size in (16, 100))
+    return Address(TokenType.FIREBASE, f"{fate}{installation}:APA91b{signed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +69,23 @@ class Standing(StrEnum):
     GIVEN_UP = "given_up"  # it did not answer any attempt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerState:
     """One server (33 bytes) and the state of its registration. ``request_ids`` (64 bytes each) are of this version.
 
-    At a server that is no longer used, the client unregisters with ``leaving_version`` (0 at all others).
+    At a server that is no longer used (``is_left``), the current version unregisters.
     """
 
     server: bytes
+    is_left: bool = False
     standing: Standing = Standing.PENDING
     error: int = RegistrationError.NONE
     attempts: int = 0
     due_ns: int = 0
-    request_ids: tuple[bytes, ...] = ()
-    leaving_version: int = 0
+    request_ids: list[bytes] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RegistrationState:
     """One installation. ``version`` is the last one used, and ``current`` its registration without grant (None: none).
 
@@ -80,7 +95,7 @@ class RegistrationState:
     """
 
     installation_id: str
-    servers: tuple[ServerState, ...]
+    servers: list[ServerState]
     access_token: str = field(default="", repr=False)
     version: int = 0
     preferences: Preferences = Preferences()
@@ -98,9 +113,8 @@ def new_state(
     Without an ``installation_id`` one is drawn. Without an ``access_token`` the first version draws one. ``version``
     must not be below any version that this installation has used.
     """
-    return RegistrationState(
-        installation_id or new_uuid(random_bytes), tuple(map(ServerState, servers)), access_token, version
-    )
+    slots = [ServerState(server) for server in servers]
+    return RegistrationState(installation_id or new_uuid(random_bytes), slots, access_token, version)
 
 
 def new_uuid(random_bytes: RandomBytes) -> str:
@@ -122,15 +136,13 @@ def load_state(text: str) -> RegistrationState:
         raw = json.loads(text, object_hook=_decode)
         if raw.pop("format") != FORMAT:
             raise ValueError("the state is of another format")
-        servers = tuple(
-            ServerState(**_tuples(item) | {"standing": Standing(item["standing"])}) for item in raw["servers"]
-        )
-        current = RegistrationMessage(**_tuples(raw["current"])) if raw["current"] else None
-        return RegistrationState(
-            **raw | {"servers": servers, "current": current, "preferences": Preferences(**_tuples(raw["preferences"]))}
-        )
+        state = RegistrationState(**raw)
+        state.servers = [ServerState(**slot | {"standing": Standing(slot["standing"])}) for slot in raw["servers"]]
+        state.preferences = Preferences(**_tuples(raw["preferences"]))
+        state.current = RegistrationMessage(**_tuples(raw["current"])) if raw["current"] else None
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("this is not the state of a registering client") from error
+    return state
 
 
 def _encode(value: Any) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Reference clients of the XMPP push service: an app that registers its device, and a user's server that notifies it.
 
-The cores do no I/O. `registering` has the commands of an app, and `pushing` its requests to its own server. `notifying`
-writes the three dialects. `UserServer` has the duties of a server, by the draft of Push 2.0. `Account` and `Component`
-are streams of slixmpp. `NotifyingServer` runs a `UserServer` over a component.
+The cores do no I/O. `registering` has the requests of an app to the service and to its own server. `notifying` writes
+the three dialects. `UserServer` has the duties of a server, by the draft of Push 2.0. `Account` and `Component` are
+streams of slixmpp. `NotifyingServer` runs a `UserServer` over a component.
 
     device = Device(Platform.FCM, token, device_id, app="messenger")
     async with Account("juliet@capulet.test/phone", password, host, port) as juliet:
         answer = await register(juliet, "push.montague.test", device)       # Registered, or Refused with its reason
-        await juliet.ask_own_account(pushing.enable_xep0357(answer.service, answer.node, answer.secret))
+        await juliet.ask_own_account(registering.enable_xep0357(answer.service, answer.node, answer.secret))
 
     async with NotifyingServer("userserver.test", secret, host, port) as server:
         route = Route(answer.service, Dialect.DRAFT, client=answer.client)
@@ -21,23 +21,19 @@ See docs/xmpp.md.
 """
 
 from notifications.messages import Grade
-from xmpp_bridge.client.answers import Refused
-from xmpp_bridge.client.connections import Account, Component, ConnectionFailed, new_id
+from xmpp_bridge.client.connections import (
+    Account,
+    Component,
+    ConnectionFailed,
+    NotifyingServer,
+    new_id,
+    register,
+    unregister,
+)
+from xmpp_bridge.client.elements import Refused
 from xmpp_bridge.client.notifying import Notification
 from xmpp_bridge.client.registering import Cancelled, Device, FormAsked, Platform, Registered, Unregistered
-from xmpp_bridge.client.session import NotifyingServer, register, unregister
-from xmpp_bridge.client.user_server import (
-    Disabled,
-    Event,
-    Failed,
-    GivenUp,
-    Ignored,
-    Reason,
-    Route,
-    Step,
-    Stored,
-    UserServer,
-)
+from xmpp_bridge.client.user_server import Disabled, Event, Failed, GivenUp, Route, Stored, UserServer
 from xmpp_bridge.messages import Dialect
 
 __all__ = [
@@ -53,15 +49,12 @@ __all__ = [
     "FormAsked",
     "GivenUp",
     "Grade",
-    "Ignored",
     "Notification",
     "NotifyingServer",
     "Platform",
-    "Reason",
     "Refused",
     "Registered",
     "Route",
-    "Step",
     "Stored",
     "Unregistered",
     "UserServer",

@@ -1,23 +1,29 @@
-"""The network side: accounts of users (RFC 6120) and components (XEP-0114), over slixmpp.
+"""The network side, over slixmpp: accounts of users (RFC 6120), components (XEP-0114), and a server that notifies.
 
-Both send and receive element trees as in `elements`. Nothing reconnects by itself. slixmpp's `fix_error_ns` is not
+They send and receive element trees as in `elements`. Nothing reconnects by itself. slixmpp's `fix_error_ns` is not
 used, because it changes the namespace of errors for the whole process, accounts included. It is not needed: slixmpp
 writes no errors by itself here, and ours are written with the right namespace.
 """
 
 import asyncio
+import time
 import uuid
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 from xml.etree.ElementTree import Element
 
 from slixmpp import ClientXMPP, ComponentXMPP
 from slixmpp.xmlstream import tostring
 
-from xmpp_bridge.client.elements import PING, element, iq, without_stream_namespace
+from xmpp_bridge.client import registering
+from xmpp_bridge.client.elements import PING, element, iq
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.registering import Answer, Device
+from xmpp_bridge.client.user_server import Event, Route, Step, UserServer
 
 TIMEOUT_SECONDS = 20.0
+TICK_SECONDS = 0.1
 OnStanza = Callable[[Element], None]
 STANZAS = frozenset({"message", "presence", "iq"})
 
@@ -42,15 +48,13 @@ class Connection:
         self._waiting: dict[str, asyncio.Future[Element]] = {}
         self.ended = asyncio.Event()
         stream.add_filter("in", self._take)
-        stream.add_event_handler("disconnected", self._end)
+        stream.add_event_handler("disconnected", lambda _: self.ended.set())
 
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def connect(self) -> None:
@@ -116,16 +120,14 @@ class Connection:
         xml = stanza.xml
         if not self._is_open or xml.tag.rpartition("}")[2] not in STANZAS:
             return stanza
-        without_stream_namespace(xml, self._stream.default_ns)
+        for part in (xml, *xml):
+            part.tag = part.tag.removeprefix(f"{{{self._stream.default_ns}}}")
         waiting = self._waiting.get(xml.get("id", "")) if xml.get("type") in {"result", "error"} else None
         if waiting is not None and not waiting.done():
             waiting.set_result(xml)
         else:
             self._on_stanza(xml)
         return None
-
-    def _end(self, _reason: Any) -> None:
-        self.ended.set()
 
 
 class Component(Connection):
@@ -158,3 +160,90 @@ class Account(Connection):
     def be_available(self) -> None:
         """Send presence, so that messages to the user are delivered here."""
         self.send(element("presence"))
+
+
+async def register(account: Connection, service: str, device: Device) -> Answer:
+    """Register a device, or its new token.
+
+    Raises TimeoutError.
+    """
+    return registering.read_answer(await account.ask(registering.register(service, device, new_id())))
+
+
+async def unregister(account: Connection, service: str, device: Device) -> Answer:
+    """Make the service forget a device.
+
+    Raises TimeoutError.
+    """
+    return registering.read_answer(await account.ask(registering.unregister(service, device, new_id())))
+
+
+class NotifyingServer:
+    """A user's server, connected to the XMPP server of the push service as a component.
+
+    Inside an `async with` it repeats notifications when they are due, and processes the answers.
+    """
+
+    def __init__(self, domain: str, secret: str, host: str, port: int) -> None:
+        self.core = UserServer(domain, new_id)
+        self.component = Component(domain, secret, host, port, self._take)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.component.connect()
+        self._ticking = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticking
+        await self.component.close()
+
+    async def register(self, user: str, service: str, device: Device) -> Answer:
+        """Register a device of one of the server's users, as if the user's client sent the command.
+
+        Raises TimeoutError.
+        """
+        return await self._ask_for(user, registering.register(service, device, new_id()))
+
+    async def unregister(self, user: str, service: str, device: Device) -> Answer:
+        """Make the service forget a device of one of the server's users.
+
+        Raises TimeoutError.
+        """
+        return await self._ask_for(user, registering.unregister(service, device, new_id()))
+
+    async def _ask_for(self, user: str, request: Element) -> Answer:
+        request.set("from", f"{user}@{self.core.domain}/app")
+        return registering.read_answer(await self.component.ask(request))
+
+    def notify(self, route: Route, notification: Notification) -> Sequence[Element]:
+        """Send a notification, and return the stanzas sent: none along a route that is not enabled."""
+        step = self.core.notify(route, notification, time.monotonic())
+        self._carry_out(step)
+        return step.stanzas
+
+    async def next_event(self, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> Event:
+        """Wait for the next event. ``timeout_seconds`` of None waits without a limit.
+
+        Raises TimeoutError.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            return await self._events.get()
+
+    def _take(self, stanza: Element) -> None:
+        self._carry_out(self.core.receive(stanza, time.monotonic()))
+
+    def _carry_out(self, step: Step) -> None:
+        for stanza in step.stanzas:
+            self.component.send(stanza)
+        for event in step.events:
+            self._events.put_nowait(event)
+
+    async def _tick(self) -> None:
+        while not self.component.ended.is_set():
+            self._carry_out(self.core.tick(time.monotonic()))
+            await asyncio.sleep(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""XML as the clients handle it: element trees whose stanza has no namespace of its own.
+"""XML as the clients handle it: element trees whose stanza has no namespace of its own, data forms, and errors.
 
 The namespace of a stream is `jabber:client` for a user, and `jabber:component:accept` for a component. It is removed
 from received stanzas and left out of sent ones, so that the cores do not depend on the transport. A child of a stanza
@@ -6,11 +6,13 @@ in any other namespace keeps it. So an `<error/>` without a namespace here arriv
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 PUSH = "urn:xmpp:push:0"
 PUSH2 = "urn:xmpp:push2:0"
 PUBSUB = "http://jabber.org/protocol/pubsub"
+PUBLISH_OPTIONS = f"{PUBSUB}#publish-options"
 COMMANDS = "http://jabber.org/protocol/commands"
 FORMS = "jabber:x:data"
 FORWARD = "urn:xmpp:forward:0"
@@ -40,14 +42,6 @@ def iq(kind: str, to: str, identifier: str, *children: Element) -> Element:
     return element("iq", "", {"type": kind, "id": identifier, **address}, *children)
 
 
-def without_stream_namespace(stanza: Element, namespace: str) -> Element:
-    """Remove the stream's namespace from the stanza and from its children that are in it, and return the stanza."""
-    prefix = f"{{{namespace}}}"
-    for part in (stanza, *stanza):
-        part.tag = part.tag.removeprefix(prefix)
-    return stanza
-
-
 def text_at(parent: Element, path: str) -> str:
     """Return the text of the first element at a path, or an empty string."""
     return (parent.findtext(path) or "").strip()
@@ -59,6 +53,57 @@ def reply_to(stanza: Element, kind: str, *children: Element) -> Element:
     return element(stanza.tag, "", {name: value for name, value in attributes.items() if value}, *children)
 
 
+# Data forms (XEP-0004), limited to the part that commands and push options use: fields with one value each.
+
+
+def submitted(fields: Mapping[str, str], form_type: str = "") -> Element:
+    """Return a filled form."""
+    values = {"FORM_TYPE": form_type, **fields} if form_type else fields
+    return element("x", FORMS, {"type": "submit"}, *(_field(name, value) for name, value in values.items()))
+
+
+def _field(name: str, value: str) -> Element:
+    return element("field", FORMS, {"var": name}, *([element("value", FORMS, text=value)] if value else []))
+
+
+def values_of(form: Element | None) -> dict[str, str]:
+    """Return the fields of a form by name. A field without a value is empty."""
+    fields = [] if form is None else form.findall(f"{{{FORMS}}}field")
+    return {field.get("var", ""): text_at(field, f"{{{FORMS}}}value") for field in fields}
+
+
+# Errors of stanzas, as the push service sends them: refusals, and announcements that a route is gone.
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error of a stanza.
+
+    ``kind`` is its type: after `wait` the stanza may be repeated. ``text`` is for people. ``disabled_client`` is the
+    client string of the route, where the service reports that the route is disabled.
+    """
+
+    kind: str
+    condition: str
+    text: str = ""
+    disabled_client: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.condition}"
+
+
 def error(kind: str, condition: str, *further: Element) -> Element:
     """Return the error of a stanza: its type, its condition, and any application-specific elements."""
     return element("error", "", {"type": kind}, element(condition, STANZA_ERRORS), *further)
+
+
+def refusal_of(stanza: Element) -> Refused:
+    """Return the error of a stanza of type `error`."""
+    found = stanza.find("error")
+    if found is None:
+        return Refused("", "", "no error in the namespace of the stream")
+    prefix = f"{{{STANZA_ERRORS}}}"
+    names = [child.tag.removeprefix(prefix) for child in found if child.tag.startswith(prefix)]
+    condition = next((name for name in names if name != "text"), "")
+    client = text_at(found, f"{{{PUSH2}}}disabled/{{{PUSH2}}}client")
+    return Refused(found.get("type", ""), condition, text_at(found, f"{prefix}text"), client)

@@ -6,6 +6,7 @@ from xml.etree.ElementTree import Element
 from notifications.messages import Grade
 from xmpp_bridge.client.elements import (
     FORWARD,
+    PUBLISH_OPTIONS,
     PUBSUB,
     PUSH,
     PUSH2,
@@ -13,10 +14,9 @@ from xmpp_bridge.client.elements import (
     TIGASE_ENCRYPTED,
     TIGASE_PRIORITY,
     element,
+    submitted,
 )
-from xmpp_bridge.client.forms import submitted
 
-PUBLISH_OPTIONS = f"{PUBSUB}#publish-options"
 SUMMARY = "urn:xmpp:push:summary"
 
 

@@ -1,15 +1,24 @@
-"""Registration of an app's device with the push service, by ad-hoc commands (XEP-0050) of its user's account.
+"""Requests of an app: commands to the push service (XEP-0050), and then to its own server, to enable or disable pushes.
 
-A core without I/O: it builds the requests and reads the answers.
+A core without I/O: it builds the requests and reads the answers to commands.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from xml.etree.ElementTree import Element
 
-from xmpp_bridge.client.answers import Refused, refusal_of
-from xmpp_bridge.client.elements import COMMANDS, FORMS, element, iq
-from xmpp_bridge.client.forms import submitted, values_of
+from xmpp_bridge.client.elements import (
+    COMMANDS,
+    FORMS,
+    PUBLISH_OPTIONS,
+    PUSH,
+    Refused,
+    element,
+    iq,
+    refusal_of,
+    submitted,
+    values_of,
+)
 
 
 class Platform(StrEnum):
@@ -119,6 +128,17 @@ def read_answer(answer: Element) -> Answer:
         case _ if command.get("node", "").startswith("unregister-"):
             return Unregistered()
     return Registered(values.get("jid", ""), values.get("client", ""), values.get("node", ""), values.get("secret", ""))
+
+
+def enable_xep0357(service: str, node: str, secret: str) -> Element:
+    """Return the request of XEP-0357, to the user's own account, that enables pushes to a node."""
+    options = submitted({"secret": secret}, PUBLISH_OPTIONS)
+    return element("enable", PUSH, {"jid": service, "node": node}, options)
+
+
+def disable_xep0357(service: str, node: str = "") -> Element:
+    """Return the request of XEP-0357 that disables pushes to one node, or to all nodes of a service."""
+    return element("disable", PUSH, {"jid": service} | ({"node": node} if node else {}))
 
 
 def _command(

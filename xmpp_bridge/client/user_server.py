@@ -11,8 +11,7 @@ from enum import StrEnum
 from xml.etree.ElementTree import Element
 
 from xmpp_bridge.client import notifying
-from xmpp_bridge.client.answers import Refused, refusal_of
-from xmpp_bridge.client.elements import element, error, reply_to
+from xmpp_bridge.client.elements import Refused, element, error, refusal_of, reply_to
 from xmpp_bridge.client.notifying import Notification
 from xmpp_bridge.messages import Dialect
 
@@ -24,17 +23,13 @@ MEMORY_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route that a user has enabled.
-
-    ``limit`` is the number of notifications that go out until the user is back; 0 is no limit.
-    """
+    """A route that a user has enabled."""
 
     service: str
     dialect: Dialect
     client: str = field(default="", repr=False)
     node: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
-    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +102,26 @@ class UserServer:
     def __init__(self, domain: str, new_id: Callable[[], str]) -> None:
         self.domain = domain
         self._new_id = new_id
-        self._counts: dict[Route, int] = {}  # notifications since the user was last online, by route
+        self._routes: dict[Route, None] = {}
         self._sent: dict[str, _Sent] = {}
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """The enabled routes."""
-        return tuple(self._counts)
+        return tuple(self._routes)
 
     def enable(self, route: Route) -> None:
         """Send along this route from now on, also if it was disabled before."""
-        self._counts[route] = 0
+        self._routes[route] = None
 
     def disable(self, route: Route) -> None:
         """Send no more along this route."""
-        self._counts.pop(route, None)
-
-    def user_is_back(self, route: Route) -> None:
-        """Reset the count of notifications that the route's limit bounds."""
-        self._counts[route] = 0
+        self._routes.pop(route, None)
 
     def notify(self, route: Route, notification: Notification, now: float) -> Step:
-        """Send a notification along a route, unless it is not enabled or has reached its limit."""
-        if route not in self._counts or 0 < route.limit <= self._counts[route]:
+        """Send a notification along a route, unless it is not enabled."""
+        if route not in self._routes:
             return Step()
-        self._counts[route] += 1
         stanza = self._stanza(route, notification)
         self._sent[stanza.get("id", "")] = _Sent(stanza, route, now)
         return Step((stanza,))
@@ -189,19 +179,19 @@ class UserServer:
         Source: "errors of type 'wait' SHOULD be retried …, discarding the notification after an appropriate … number
         of attempts. Other error types MUST NOT be automatically retried."
         """
-        identifier = sent.stanza.get("id", "")
-        if refusal.is_transient and sent.attempts < MAX_ATTEMPTS:
+        identifier, is_transient = sent.stanza.get("id", ""), refusal.kind == "wait"
+        if is_transient and sent.attempts < MAX_ATTEMPTS:
             sent.repeat_at = now + FIRST_PAUSE_SECONDS * 2 ** (sent.attempts - 1)
             return ()
         del self._sent[identifier]
-        return (GivenUp(identifier),) if refusal.is_transient else ()
+        return (GivenUp(identifier),) if is_transient else ()
 
     def _disable(self, stanza: Element, client: str) -> Event:
         """Forget the route with this client string, if the stanza comes from the service of that route."""
         service = stanza.get("from", "")
-        if not any(route.service == service for route in self._counts):
+        if not any(route.service == service for route in self._routes):
             return Ignored(Reason.FOREIGN_SENDER)
-        for route in self._counts:
+        for route in self._routes:
             if route.service == service and route.client == client:
                 self.disable(route)
                 return Disabled(route)

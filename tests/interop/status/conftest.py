@@ -2,11 +2,9 @@
 fakes of Apple and Google.
 """
 
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from tests.rig import server as processes
 from tests.rig.peers import Server, Servers
 from tests.rig.server import Fleet, wait_until
 
-collect_ignore = [] if os.environ.get("LONG") else ["test_chance.py"]  # ten minutes
 PROCESSES = ("bridge", "batches", "tasks")
 GORUSH = "status-gorush"  # the name of gorush's process
 # SERVER_PRIVATE_KEY of the test session.
@@ -59,6 +56,14 @@ class World:
         messenger.register(SERVER_KEY, token, token_type=token_type)
         return messenger, token
 
+    def acquainted(self) -> tuple[Messenger, Messenger, str]:
+        """Start a registered device that was woken by a message, and return its writer, the device and its token."""
+        bob, token = self.phone()
+        alice = self.messenger()
+        alice.ask("send", key=bob.key, text="Before")
+        self.wait_for_pushes(token)
+        return alice, bob, token
+
     def kill(self, *names: str) -> None:
         """Kill processes of the server, as a power cut does."""
         self.server.kill(*names)
@@ -90,12 +95,6 @@ class World:
         found = self.pushes(token)
         assert len(found) == count, [(push["received_ms"], push["collapse_id"], push["data"]) for push in found]
         return found
-
-    def count_requests(self, message_id: str) -> int:
-        """Count the stored requests to notify about a message."""
-        sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = decode(%s, 'hex')"
-        [(count,)] = self.server.rows(sql, message_id.removeprefix("0x"))
-        return int(count)
 
     def settle(self) -> None:
         """Wait until no push was sent for `QUIET_SECONDS`."""
@@ -134,17 +133,11 @@ def gorush(servers: Servers) -> Iterator[Server]:
     servers.fleet.kill(GORUSH)
 
 
-@contextmanager
-def serving(node_url: str, gorush: Server, start_server: StartServer, **settings: str) -> Iterator[Fleet]:
-    """Start a server that reads this node and sends to this gorush, and wait until it reads."""
-    with start_server(node_url, GORUSH_URL=gorush.url, REPLY_DEADLINE_SECONDS="2", **settings) as fleet:
-        wait_until(lambda: "query_topics_loaded" in fleet.log("bridge"), what="the bridge reads")
-        yield fleet
-
-
 @pytest.fixture(scope="module")
 def server(node_url: str, gorush: Server, start_server: StartServer) -> Iterator[Fleet]:
-    with serving(node_url, gorush, start_server) as fleet:
+    """The server, once it reads the node."""
+    with start_server(node_url, GORUSH_URL=gorush.url, REPLY_DEADLINE_SECONDS="2") as fleet:
+        wait_until(lambda: "query_topics_loaded" in fleet.log("bridge"), what="the bridge reads")
         yield fleet
 
 

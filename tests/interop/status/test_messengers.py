@@ -10,8 +10,7 @@ from coincurve import PrivateKey
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder, python
 from tests.interop.status.conftest import PROCESSES, SERVER_KEY, World, new_token
-from tests.interop.status.faults import gateway, network_time
-from tests.interop.status.messengers import APN, FIREBASE, Messenger, Report, app_key
+from tests.interop.status.messengers import APN, FIREBASE, Messenger, Report, app_key, gateway, network_time
 from tests.rig.server import wait_until
 from waku_bridge.codec.keys import key_hash, shake256
 
@@ -31,6 +30,18 @@ def key_hash_of(messenger: Messenger) -> str:
     return "0x" + key_hash(PrivateKey(bytes.fromhex(messenger.private_key)).public_key.format()).hex()
 
 
+def wait_for_report(sender: Messenger, message_id: str, receiver: Messenger) -> None:
+    wait_until(lambda: sender.reports(message_id) == [delivered(receiver)], what="a report")
+
+
+def wakes(world: World, sender: Messenger, receiver: Messenger, token: str, count: int = 1) -> dict[str, Any]:
+    """Send a message, wait for the push about it, the phone's ``count``-th, and for the report, and return the push."""
+    message_id = sender.ask("send", key=receiver.key, text="Hello!")
+    found = world.wait_for_pushes(token, count)
+    wait_for_report(sender, message_id, receiver)
+    return found[-1]
+
+
 def assert_shows_a_message(push: dict[str, Any], receiver: Messenger, sender: Messenger) -> None:
     """Check the text of a push, and the hashes by which the app finds the chat and the receiver."""
     body = push["body"]
@@ -44,10 +55,7 @@ def assert_shows_a_message(push: dict[str, Any], receiver: Messenger, sender: Me
 def test_a_message_wakes_the_phone_once(world: World, token_type: int) -> None:
     bob, token = world.phone(token_type=token_type)
     alice = world.messenger()
-    message_id = alice.ask("send", key=bob.key, text="Hello!")
-    (push,) = world.wait_for_pushes(token)
-    assert_shows_a_message(push, bob, alice)
-    assert alice.reports(message_id) == [delivered(bob)]
+    assert_shows_a_message(wakes(world, alice, bob, token), bob, alice)
 
 
 def test_each_device_of_a_user_is_woken_once(world: World) -> None:
@@ -80,10 +88,7 @@ def test_only_contacts_wake_the_phone_and_a_stale_token_is_renewed(world: World)
 
 
 def test_a_muted_chat_is_silent_until_it_is_unmuted(world: World) -> None:
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token, 1)
+    alice, bob, token = world.acquainted()
     wait_until(lambda: alice.key in bob.ask("chats") or bob.ask("messages"), what="the message")
     bob.ask("mute", chat=alice.key)
     bob.wait_for_registration()
@@ -99,10 +104,7 @@ def test_a_muted_chat_is_silent_until_it_is_unmuted(world: World) -> None:
 
 
 def test_a_blocked_sender_wakes_nobody(world: World) -> None:
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token, 1)
+    alice, bob, token = world.acquainted()
     wait_until(lambda: bob.ask("messages"), what="the message")
     bob.ask("block", key=alice.key)
     bob.wait_for_registration()
@@ -133,10 +135,7 @@ def test_a_message_to_a_group_wakes_each_member_once(world: World) -> None:
 
 
 def test_a_new_token_replaces_the_old_one(world: World) -> None:
-    bob, old = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(old)
+    alice, bob, old = world.acquainted()
     new = new_token(APN)
     bob.register(SERVER_KEY, new)
     time.sleep(1)
@@ -146,10 +145,7 @@ def test_a_new_token_replaces_the_old_one(world: World) -> None:
 
 
 def test_an_unregistered_phone_is_left_alone(world: World) -> None:
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token)
+    alice, bob, token = world.acquainted()
     bob.ask("unregister")
     time.sleep(2)
     message_id = alice.ask("send", key=bob.key, text="After")
@@ -160,17 +156,14 @@ def test_an_unregistered_phone_is_left_alone(world: World) -> None:
 
 @pytest.mark.parametrize("seconds", [0.2, 0.6, 1.0])
 def test_a_server_that_is_killed_loses_nothing(world: World, seconds: float) -> None:
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")  # makes her query for his phone
-    world.wait_for_pushes(token)
+    alice, bob, token = world.acquainted()
     message_id = alice.ask("send", key=bob.key, text="Hello!")
     time.sleep(seconds)
     world.restart()
     wait_until(lambda: len(world.pushes(token)) > 1, what="a push")
     world.settle()
     assert len({push["collapse_id"] for push in world.pushes(token)}) == 2
-    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    wait_for_report(alice, message_id, bob)
 
 
 def test_a_message_sent_while_gorush_is_away_arrives_afterwards(world: World) -> None:
@@ -178,22 +171,19 @@ def test_a_message_sent_while_gorush_is_away_arrives_afterwards(world: World) ->
     alice = world.messenger()
     world.stop_gorush()
     message_id = alice.ask("send", key=bob.key, text="Hello!")
-    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    wait_for_report(alice, message_id, bob)
     world.start_gorush()
     world.wait_for_pushes(token)
 
 
 def test_a_message_sent_while_the_server_is_down_arrives_afterwards(world: World) -> None:
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token)
+    alice, bob, token = world.acquainted()
     world.kill(*PROCESSES)
     message_id = alice.ask("send", key=bob.key, text="Meanwhile")
     time.sleep(5)
     world.start(*PROCESSES)
     world.wait_for_pushes(token, 2)
-    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    wait_for_report(alice, message_id, bob)
 
 
 def test_a_light_client_registers_and_is_woken(world: World) -> None:
@@ -202,9 +192,7 @@ def test_a_light_client_registers_and_is_woken(world: World) -> None:
     """
     bob, token = world.phone(is_light=True, peers=[world.service()])
     alice = world.messenger()
-    message_id = alice.ask("send", key=bob.key, text="Hello!")
-    world.wait_for_pushes(token)
-    assert alice.reports(message_id) == [delivered(bob)]
+    wakes(world, alice, bob, token)
 
 
 def test_a_contact_request_wakes_the_phone(world: World) -> None:
@@ -223,9 +211,7 @@ def test_of_several_servers_one_that_is_away_does_not_matter(world: World) -> No
     bob.ask("register", token=token, topic="im.status.ethereum", token_type=APN)
     wait_until(lambda: any(server.get("registered") for server in bob.ask("servers")), what="registered with one")
     alice = world.messenger()
-    message_id = alice.ask("send", key=bob.key, text="Hello!")
-    world.wait_for_pushes(token)
-    assert alice.reports(message_id) == [delivered(bob)]
+    wakes(world, alice, bob, token)
 
 
 def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World) -> None:
@@ -239,7 +225,7 @@ def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World
     alice.ask("say", chat=community["chat"], text="Hello everybody")
     message_id = alice.ask("say", chat=community["chat"], text=f"And @{bob.key}")
     # status-go records the notification of a mention under the message.
-    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    wait_for_report(alice, message_id, bob)
     world.settle()
     texts = [push["body"]["aps"]["alert"] for push in world.pushes(token)]
     assert sorted(texts) == ["New mention or reply in Communities", "New message in Messenger"]
@@ -247,14 +233,9 @@ def test_a_mention_in_a_community_wakes_the_phone_with_its_own_text(world: World
 
 def test_a_new_server_key_serves_those_who_know_the_old_one(world: World) -> None:
     """The server gets a new key and serves the old one beside it. Registered phones are found and woken by either."""
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token)
+    alice, bob, token = world.acquainted()
     world.restart(SERVER_PRIVATE_KEY="03" * 32, OTHER_SERVER_PRIVATE_KEYS="02" * 32)
-    message_id = alice.ask("send", key=bob.key, text="With the old key")
-    world.wait_for_pushes(token, 2)
-    wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+    wakes(world, alice, bob, token, 2)
     carol, other = world.messenger(), new_token(APN)
     carol.register(app_key(b"\x03" * 32), other)
     bob.ask("send", key=carol.key, text="With the new key")
@@ -276,10 +257,7 @@ def test_a_phone_that_missed_the_answer_is_registered_at_its_next_start(world: W
 
 def test_a_client_that_is_a_year_behind_is_woken_again_once_it_has_started(world: World) -> None:
     """The client was off for a year. Its registration has expired, and its database is as old."""
-    bob, token = world.phone()
-    alice = world.messenger()
-    alice.ask("send", key=bob.key, text="Before")
-    world.wait_for_pushes(token)
+    alice, bob, token = world.acquainted()
     bob.stop()
     age(world, bob)
     message_id = alice.ask("send", key=bob.key, text="While he is away")
@@ -314,9 +292,7 @@ def test_clocks_that_are_off_by_a_minute_do_not_matter(world: World, tmp_path: P
     with network_time(tmp_path, offset_seconds=seconds) as prefix:
         bob, token = world.phone(prefix=prefix, has_network_time=True)
         alice = world.messenger(prefix=prefix, has_network_time=True)
-        message_id = alice.ask("send", key=bob.key, text="Hello!")
-        world.wait_for_pushes(token)
-        assert alice.reports(message_id) == [delivered(bob)]
+        wakes(world, alice, bob, token)
 
 
 def test_a_gateway_that_counts_otherwise_has_each_push_once(world: World) -> None:
@@ -326,7 +302,7 @@ def test_a_gateway_that_counts_otherwise_has_each_push_once(world: World) -> Non
         bob, alice = world.messenger(), world.messenger()
         bob.register(SERVER_KEY, "bob-device-token", token_type=FIREBASE)
         message_id = alice.ask("send", key=bob.key, text="Hello!")
-        wait_until(lambda: alice.reports(message_id) == [delivered(bob)], what="a report")
+        wait_for_report(alice, message_id, bob)
         time.sleep(15)  # after ten seconds an ambiguous push is sent again
         assert [each["tokens"] for each in received] == [["bob-device-token"]]
     world.restart(GORUSH_URL=world.gorush.url, CHECK_DEVICE_TOKENS="1")
@@ -345,7 +321,5 @@ def test_phones_of_a_status_go_server_are_woken_by_this_one_after_an_import(worl
     file = str(old.folder / "app.db")
     world.server.run(plan.manage("import", "import_status_go", file, *options, stop_order=StopOrder.FRONT))
     alice = world.messenger()
-    message_id = alice.ask("send", key=bob.key, text="Hello!")
-    world.wait_for_pushes(token)
-    assert alice.reports(message_id) == [delivered(bob)]
+    wakes(world, alice, bob, token)
     world.restart(OTHER_SERVER_PRIVATE_KEYS="")

@@ -13,7 +13,7 @@ from embedded.servers.prosody import EmbeddedProsody
 from embedded.supervisor.processes import ProcessSpec
 from tests.interop.xmpp.ejabberd import Ejabberd
 from tests.rig.server import Fleet, wait_until
-from xmpp_bridge.client import Account, Component, pushing
+from xmpp_bridge.client import Account, Component, registering
 from xmpp_bridge.client.elements import PING, element
 
 USERS = "capulet.test"
@@ -165,5 +165,5 @@ async def write_to_absent(account: Account, to: str, body: str = "Wherefore art 
 async def enable(peer: Peer, jid: str, service: str) -> None:
     """Make the user's server push to a service from now on."""
     async with peer.account(jid) as account:
-        answer = await account.ask_own_account(pushing.enable_xep0357(service, "node-A", "s3c-r1"))
+        answer = await account.ask_own_account(registering.enable_xep0357(service, "node-A", "s3c-r1"))
         assert answer.get("type") == "result", answer

@@ -9,8 +9,18 @@ from tests.interop.xmpp.peers import SERVICE, USER_SERVER
 from tests.interop.xmpp.service import BRIDGE, Service, android, ciphertext, iv, until
 from tests.rig.peers import break_peer, mend_peer
 from xmpp_bridge.client import Dialect, Failed, Grade, Notification, Stored
-from xmpp_bridge.client.answers import refusal_of
-from xmpp_bridge.client.elements import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, PUSH, PUSH2, element, error
+from xmpp_bridge.client.elements import (
+    COMMANDS,
+    DISCO_INFO,
+    DISCO_ITEMS,
+    PING,
+    PUBSUB,
+    PUSH,
+    PUSH2,
+    element,
+    error,
+    refusal_of,
+)
 
 pytestmark = pytest.mark.xmpp
 
@@ -136,7 +146,7 @@ async def test_errors_are_in_the_namespace_of_the_stream(push_service: Service) 
     juliet = push_service.peer.user("juliet")
     async with push_service.peer.account(juliet) as account:
         await account.ask_own_account(
-            peers.pushing.enable_xep0357(SERVICE, "AAAAAAAAAAAAAAAAAAAAAA", "forged-secret-of-nobody0")
+            peers.registering.enable_xep0357(SERVICE, "AAAAAAAAAAAAAAAAAAAAAA", "forged-secret-of-nobody0")
         )
     async with push_service.peer.account(push_service.peer.user("romeo")) as romeo:
         await peers.write_to_absent(romeo, juliet)

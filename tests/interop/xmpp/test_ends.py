@@ -57,18 +57,17 @@ async def test_a_push_to_a_dead_route_is_answered_gone_once_a_minute(push_servic
         route = await server.route(device)
         await kill(push_service, route, server, device.token)
         assert isinstance(await server.next_event(), Disabled)
-        deaf = replace(route, limit=1000)
-        server.core.enable(deaf)
-        [stanza] = server.notify(deaf, Notification())
+        server.core.enable(route)
+        [stanza] = server.notify(route, Notification())
         failed, disabled = await server.next_event(), await server.next_event()
         assert isinstance(failed, Failed)
         assert failed.identifier == stanza.get("id")
         assert str(failed.refusal) == "cancel/gone"
         assert failed.refusal.disabled_client == route.client
-        assert disabled == Disabled(deaf)
-        server.core.enable(deaf)
+        assert disabled == Disabled(route)
+        server.core.enable(route)
         for _ in range(3):
-            server.notify(deaf, Notification())
+            server.notify(route, Notification())
         await server.wait_for_service()  # its answer comes after the three pushes, which got none
         with pytest.raises(TimeoutError):
             await server.next_event(timeout_seconds=0.2)

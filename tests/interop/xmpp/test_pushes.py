@@ -21,8 +21,8 @@ from xmpp_bridge.client import (
     Registered,
     Route,
     Stored,
-    pushing,
     register,
+    registering,
 )
 from xmpp_bridge.client.elements import CLIENT, PUSH2, element
 from xmpp_bridge.client.tests.test_notifying import encrypted, recorded
@@ -38,7 +38,7 @@ async def enable_push(peer: Peer, jid: str, device: Device) -> Registered:
     async with peer.account(jid) as account:
         answer = await register(account, SERVICE, device)
         assert isinstance(answer, Registered), answer
-        await account.ask_own_account(pushing.enable_xep0357(answer.service, answer.node, answer.secret))
+        await account.ask_own_account(registering.enable_xep0357(answer.service, answer.node, answer.secret))
         return answer
 
 

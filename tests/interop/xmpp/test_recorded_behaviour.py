@@ -13,9 +13,8 @@ from slixmpp.xmlstream import tostring
 
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, USERS, Peer, PushService, enable, write_to_absent
-from xmpp_bridge.client import ConnectionFailed, pushing
-from xmpp_bridge.client.elements import PUBSUB, PUSH, element, error, reply_to
-from xmpp_bridge.client.forms import values_of
+from xmpp_bridge.client import ConnectionFailed, registering
+from xmpp_bridge.client.elements import PUBSUB, PUSH, element, error, reply_to, values_of
 
 pytestmark = pytest.mark.xmpp
 
@@ -73,7 +72,7 @@ async def test_a_disabled_route_gets_no_push(peer: Peer) -> None:
         juliet = peer.user("juliet")
         await enable(peer, juliet, service.domain)
         async with peer.account(juliet) as account:
-            answer = await account.ask_own_account(pushing.disable_xep0357(service.domain, "node-A"))
+            answer = await account.ask_own_account(registering.disable_xep0357(service.domain, "node-A"))
         assert answer.get("type") == "result"
         await send_chats(peer, juliet)
         assert await service.has_silence()
@@ -158,7 +157,7 @@ async def test_a_hibernating_session_gets_one_push_for_a_burst(real_prosody: Pee
         juliet = real_prosody.user("juliet")
         phone = real_prosody.account(juliet)
         await phone.connect()
-        await phone.ask_own_account(pushing.enable_xep0357(service.domain, "node-A", "s3c-r1"))
+        await phone.ask_own_account(registering.enable_xep0357(service.domain, "node-A", "s3c-r1"))
         phone.be_available()
         phone.send("<enable xmlns='urn:xmpp:sm:3' resume='true'/>")
         await phone.ping()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,7 +19,6 @@ from kit.http.connections import new_client
 from registrations.messages import TokenType
 from waku_bridge.client import (
     Address,
-    Advertised,
     Destination,
     Event,
     NoAnswer,
@@ -27,10 +27,13 @@ from waku_bridge.client import (
     RegistrationRefused,
     SendingClient,
     Session,
+    android,
+    iphone,
+    new_state,
 )
+from waku_bridge.client.events import Advertised
+from waku_bridge.client.keeping import KeepingError, Kept, read, read_or_new, write
 from waku_bridge.client.labels import OUTCOMES, nobody, refusal, short, words
-from waku_bridge.client.registration.addresses import android, iphone
-from waku_bridge.client.registration.keeping import NAME, KeepingError, Kept, read, read_or_new, state_for, write
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
 from waku_bridge.identity import server_identity
@@ -38,6 +41,7 @@ from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.1
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 class Command(BaseCommand):
@@ -188,7 +192,8 @@ class _Client:
                 self._keep(core)
 
     def _phone(self, kept: Kept) -> RegisteringClient:
-        phone = RegisteringClient(kept.identity, state_for(kept, self._server), os.urandom)
+        state = kept.state or new_state(self._server, random_bytes=os.urandom)
+        phone = RegisteringClient(kept.identity, state, os.urandom)
         phone.use([self._server])
         return phone
 

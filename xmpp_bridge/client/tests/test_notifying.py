@@ -1,5 +1,6 @@
 """Notifications of the reference clients, compared tree by tree with those of real servers and the draft's double."""
 
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
 
@@ -11,7 +12,6 @@ from xmpp_bridge.client.elements import PUBSUB, PUSH2, SCE_ENCRYPTED, TIGASE_ENC
 from xmpp_bridge.client.notifying import Notification
 
 FOLDER = Path(__file__).parents[3] / "tests" / "vectors" / "xmpp"
-CLIENT = "bmVvdmdlbmVsIHB5dnJhZyBxbmduIHRicmYgdXJlcg=="
 JWT = f"{{{PUSH2}}}jwt"
 
 
@@ -35,50 +35,55 @@ def encrypted(payload: Element, namespace: str) -> Notification:
     return Notification(grade, ciphertext=found.text or "", iv=found.get("iv", ""))
 
 
-@pytest.mark.parametrize("name", ["double-push2-draft-encrypted-chat.xml", "double-push2-draft-encrypted-voip.xml"])
-def test_writes_encrypted_notifications_as_the_draft_has_them(name: str) -> None:
-    payload = recorded(name)
-    client = payload.findtext(f"{{{PUSH2}}}client", "")
-    assert shape(notifying.draft(client, encrypted(payload, PUSH2))) == shape(payload)
+def named(payload: Element) -> str:
+    return payload.findtext(f"{{{PUSH2}}}client", "")
 
 
-def test_writes_a_notification_of_the_draft_without_anything_else() -> None:
-    payload = recorded("double-push2-draft-notify-only.xml")
-    assert shape(notifying.draft(payload.findtext(f"{{{PUSH2}}}client", ""), Notification())) == shape(payload)
+def mod_push2(payload: Element, grade: Grade) -> Element:
+    ciphertext = payload.findtext(f".//{{{SCE_ENCRYPTED}}}payload", "")
+    return notifying.mod_push2(named(payload), Notification(grade, ciphertext))
 
 
-def test_writes_a_forwarded_stanza_as_the_draft_has_it() -> None:
-    payload = recorded("double-push2-draft-forward.xml")
-    [*_, message] = payload.find("{urn:xmpp:forward:0}forwarded") or []
-    written = notifying.draft(CLIENT, Notification(forwarded=message))
-    assert written.find("{urn:xmpp:forward:0}forwarded/{jabber:client}message") is message
+def summary(payload: Element, grade: Grade) -> Element:
+    publish = payload.find(f"{{{PUBSUB}}}publish")
+    assert publish is not None
+    return notifying.xep0357(publish.get("node", ""), "s3c-r1", Notification(grade))
+
+
+def draft(payload: Element) -> Element:
+    return notifying.draft(named(payload), encrypted(payload, PUSH2))
+
+
+def tigase(payload: Element) -> Element:
+    return notifying.xep0357("node-E", "s3c-e", encrypted(payload, TIGASE_ENCRYPTED))
 
 
 @pytest.mark.requirement("X5")
-@pytest.mark.parametrize("name", ["chat", "voip"])
-def test_writes_notifications_as_mod_push2_does(name: str) -> None:
-    payload = recorded(f"prosody13-push2-sce-rfc8291-{name}.xml")
-    ciphertext = payload.findtext(f".//{{{SCE_ENCRYPTED}}}payload", "")
-    notification = Notification(Grade.VOIP if name == "voip" else Grade.NORMAL, ciphertext)
-    assert shape(notifying.mod_push2(payload.findtext(f"{{{PUSH2}}}client", ""), notification)) == shape(payload)
-
-
 @pytest.mark.parametrize(
-    ("name", "grade"),
-    [("prosody012-xep0357-publish-chat.xml", Grade.NORMAL), ("prosody012-xep0357-publish-no-body.xml", Grade.LOW)],
+    ("name", "write"),
+    [
+        ("double-push2-draft-encrypted-chat", draft),
+        ("double-push2-draft-encrypted-voip", draft),
+        ("double-push2-draft-notify-only", lambda payload: notifying.draft(named(payload), Notification())),
+        ("prosody13-push2-sce-rfc8291-chat", lambda payload: mod_push2(payload, Grade.NORMAL)),
+        ("prosody13-push2-sce-rfc8291-voip", lambda payload: mod_push2(payload, Grade.VOIP)),
+        ("prosody012-xep0357-publish-chat", lambda payload: summary(payload, Grade.NORMAL)),
+        ("prosody012-xep0357-publish-no-body", lambda payload: summary(payload, Grade.LOW)),
+        ("prosody13-xep0357-publish-encrypted-chat", tigase),
+        ("prosody13-xep0357-publish-encrypted-voip", tigase),
+    ],
 )
-def test_writes_summaries_as_mod_cloud_notify_does(name: str, grade: Grade) -> None:
-    payload = recorded(name)
-    node = payload.find(f"{{{PUBSUB}}}publish")
-    assert node is not None
-    assert shape(notifying.xep0357(node.get("node", ""), "s3c-r1", Notification(grade))) == shape(payload)
+def test_writes_notifications_as_the_servers_and_the_draft_have_them(
+    name: str, write: Callable[[Element], Element]
+) -> None:
+    payload = recorded(f"{name}.xml")
+    assert shape(write(payload)) == shape(payload)
 
 
-@pytest.mark.parametrize("name", ["chat", "voip"])
-def test_writes_encrypted_notifications_as_tigase_has_them(name: str) -> None:
-    payload = recorded(f"prosody13-xep0357-publish-encrypted-{name}.xml")
-    written = notifying.xep0357("node-E", "s3c-e", encrypted(payload, TIGASE_ENCRYPTED))
-    assert shape(written) == shape(payload)
+def test_writes_a_forwarded_stanza_as_the_draft_has_it() -> None:
+    [*_, message] = recorded("double-push2-draft-forward.xml").find("{urn:xmpp:forward:0}forwarded") or []
+    written = notifying.draft("client", Notification(forwarded=message))
+    assert written.find("{urn:xmpp:forward:0}forwarded/{jabber:client}message") is message
 
 
 def test_publishes_without_options_where_there_is_no_secret() -> None:

@@ -5,9 +5,7 @@ from xml.etree.ElementTree import Element, fromstring
 import pytest
 
 from xmpp_bridge.client import registering
-from xmpp_bridge.client.answers import Refused
-from xmpp_bridge.client.elements import COMMANDS, FORMS, element, error
-from xmpp_bridge.client.forms import submitted, values_of
+from xmpp_bridge.client.elements import COMMANDS, FORMS, Refused, element, error, submitted, values_of
 from xmpp_bridge.client.registering import Cancelled, Device, FormAsked, Platform, Registered, Unregistered
 from xmpp_bridge.client.tests.test_notifying import FOLDER, shape
 
@@ -30,12 +28,9 @@ def test_the_command_is_that_of_a_recorded_client() -> None:
     assert sorted(map(str, shape(command)[3])) == sorted(map(str, shape(recorded)[3]))
 
 
-def test_the_form_holds_only_the_fields_that_the_device_has() -> None:
+def test_registers_with_all_that_the_device_has_and_unregisters_by_its_id() -> None:
     form = registering.register(SERVICE, DEVICE, "1").find(f".//{{{FORMS}}}x")
     assert values_of(form) == {"token": "token", "device-id": "device-1", "app": "messenger"}
-
-
-def test_unregisters_by_the_id_of_the_device() -> None:
     request = registering.unregister(SERVICE, DEVICE, "1")
     assert request[0].get("node") == "unregister-push-fcm"
     assert values_of(request.find(f".//{{{FORMS}}}x")) == {"device-id": "device-1", "app": "messenger"}

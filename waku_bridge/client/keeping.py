@@ -2,18 +2,16 @@
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coincurve import PrivateKey
 
 from waku_bridge.client.core import new_identity
-from waku_bridge.client.state import RegistrationState, dump_state, load_state, new_state
+from waku_bridge.client.state import RegistrationState, dump_state, load_state
 from waku_bridge.codec.keys import Identity
 
 KEY_BYTES = 32
-NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
 class KeepingError(Exception):
@@ -35,25 +33,15 @@ def read(path: Path) -> Kept:
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        return Kept(
-            _identity(raw["private_key"]), load_state(json.dumps(raw["registration"])) if raw["registration"] else None
-        )
+        key = bytes.fromhex(raw["private_key"])
+        if len(key) != KEY_BYTES:  # the library would pad a shorter one
+            raise ValueError("no private key")  # noqa: TRY301 - as any other fault of the file
+        return Kept(Identity(PrivateKey(key)), load_state(raw["registration"]) if raw["registration"] else None)
     except OSError as error:
         raise KeepingError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         # The text of a JSON error may quote the file, and with it the key.
         raise KeepingError(f"{path} does not hold a client") from error
-
-
-def _identity(digits: str) -> Identity:
-    """Return the identity of a key in hex.
-
-    Raises ValueError unless it has exactly 32 bytes: the library would pad a shorter one.
-    """
-    key = bytes.fromhex(digits)
-    if len(key) != KEY_BYTES:
-        raise ValueError("no private key")
-    return Identity(PrivateKey(key))
 
 
 def read_or_new(path: Path) -> Kept:
@@ -69,8 +57,8 @@ def write(path: Path, kept: Kept) -> None:
 
     Raises KeepingError.
     """
-    state = json.loads(dump_state(kept.state)) if kept.state else None
-    text = json.dumps({"private_key": kept.identity.private_key.secret.hex(), "registration": state}, indent=1)
+    state = dump_state(kept.state) if kept.state else None
+    text = json.dumps({"private_key": kept.identity.private_key.secret.hex(), "registration": state})
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,8 +67,3 @@ def write(path: Path, kept: Kept) -> None:
         draft.replace(path)
     except OSError as error:
         raise KeepingError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def state_for(kept: Kept, server: bytes) -> RegistrationState:
-    """Return the client's state, or a new one for this server."""
-    return kept.state or new_state(server, random_bytes=os.urandom)

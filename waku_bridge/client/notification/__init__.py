@@ -1,1 +1,0 @@
-"""The client that notifies: its queries, its directory of destinations, and its requests."""

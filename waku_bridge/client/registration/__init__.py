@@ -1,1 +1,0 @@
-"""The client that registers: its registrations, its advertisements, and its file."""
