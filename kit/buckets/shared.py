@@ -10,7 +10,8 @@ then it knows of the excess, which has to come back before anything else is let 
 than that statement, so a process that hangs or dies holds up nobody.
 
 A bucket gets its row when a process spends more than its silent share: a fifth of the limit, divided by the live
-workers. Until then nobody can have exceeded the limit, and spending writes no row.
+workers. Until then nobody can have exceeded the limit, and spending writes no row: it waits up to a second for the
+charge of a later batch, as a statement for each batch of one message would be a twentieth of what that costs.
 """
 
 from collections import Counter
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 Bucket = tuple[bytes, BucketLimits]  # its key and its limits
 
 SILENT_PART = 1 / 5
+CHARGED_EVERY_SECONDS = 1.0
 MAX_FORGOTTEN = 50_000
 # A clock that is further behind than this was set back.
 CLOCKS_DIFFER_SECONDS = 1.0
@@ -73,7 +75,7 @@ class SharedBuckets:
         self._spent, self._uncharged = Counter[bytes](), Counter[bytes]()  # by this batch, and by earlier ones
         self._limits = dict[bytes, BucketLimits]()  # of the keys that were spent from
         self._loud = set[bytes]()  # those that were spent from beyond the silent share
-        self._now, self._began, self._behind = -inf, 0.0, 0.0
+        self._now, self._began, self._behind, self._charged = -inf, 0.0, 0.0, -inf
         self._is_table_ahead = False
 
     def take(self, wanted: Sequence[Bucket], *, now: datetime) -> bool:
@@ -114,7 +116,8 @@ class SharedBuckets:
     def keep(self) -> None:
         """Make the spending of a batch final, and charge it. Call it after the commit, and outside of a transaction.
 
-        After an error of the database, the spending is left to the next charge.
+        After an error of the database, the spending is left to the next charge, and so is what is within the silent
+        share for a second.
         """
         for key, count in self._spent.items():
             silent = part(self._limits[key], SILENT_PART * self._share.part)
@@ -123,12 +126,10 @@ class SharedBuckets:
         self._uncharged.update(self._spent)
         self._spent.clear()
         try:
-            if self._uncharged:
+            if self._loud or (self._uncharged and monotonic() - self._charged >= CHARGED_EVERY_SECONDS):
                 self._charge()
         except Error as error:
             log.warning("limits_not_charged", reason=reason(error))
-        else:
-            self._limits.clear()
         self._known.keep()
         self._silent.keep()
 
@@ -168,7 +169,9 @@ class SharedBuckets:
         for key, *full_at in fetch(_CHARGE, columns):
             self._learn(key, full_at)
         self._uncharged.clear()
+        self._limits.clear()
         self._loud.clear()
+        self._charged = monotonic()
 
     def _cost(self, key: bytes, count: int, passed: float) -> list[float]:
         """Return for each limit the seconds in which the tokens come back, or nothing for a key without a bucket.

@@ -85,6 +85,19 @@ def test_a_batch_decides_without_a_statement_and_is_charged_with_one() -> None:
 
 
 @pytest.mark.django_db
+def test_spending_within_the_silent_share_is_charged_once_a_second_or_with_what_exceeds_it(time: Time) -> None:
+    buckets = of(1)
+    with statements() as sent:
+        for passed in (0.0, 0.5, 0.25, 0.25):
+            time.passes(passed)
+            assert spend(buckets, 1, now=time()) == 1
+        assert len(sent) == 2
+        assert spend(buckets, 1, now=time()) == 1
+        assert spend(buckets, 20, key=b"another", now=time()) == 20
+        assert len(sent) == 3
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(("workers", "number"), [(1, 6), (2, 3), (64, 1)])
 def test_spending_within_the_silent_share_writes_no_row(workers: int, number: int) -> None:
     buckets = of(workers)
