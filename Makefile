@@ -54,7 +54,7 @@ HANGS = --max-worker-restart=0 -o faulthandler_timeout=1200 -o faulthandler_exit
 SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PROCESSES) --durations=50 $(HANGS)
 
 test: dev ## the test suite, with real servers: every promise once; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
-	@requirements/system.sh chromium java postgresql
+	@requirements/system.sh chromium java postgresql prometheus redis
 	$(SUITE) $(ARGS)
 
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
@@ -89,8 +89,8 @@ upgrade-test: dev ## an upgrade from the last release and its way back under Wak
 simulate: dev ## a simulated world with every kind of failure, one for each seed: SEEDS=10000 for many, SEED=7 for one
 	$(PYTHON) -m pytest -q -s tests/simulation $(if $(SEED)$(SEEDS),-k nothing_is_lost)
 
-fuzz: dev ## made-up bytes for whatever reads what strangers send, led by coverage: two minutes, or FUZZ="--inputs 10000000"
-	$(PYTHON) -m tests.fuzz.everything $(or $(FUZZ),--seconds 120)
+fuzz: dev ## made-up bytes for whatever reads what strangers send, led by coverage: two minutes, or FUZZ=-runs=1400000
+	$(PYTHON) -m tests.fuzz $(or $(FUZZ),-max_total_time=17)
 
 mutants: dev ## mutation testing of the pure decisions and the codec: which changes of theirs no test notices; ARGS=registrations/rules.py for a part
 	$(PYTHON) -m tests.mutants $(ARGS)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# System parts:  requirements/system.sh buildah chromium compiler ejabberd go java maven postgresql prosody systemd
+# System parts:  requirements/system.sh PART..., each by its name in `describe`
 # As root on a system with apt, installs missing parts. Otherwise prints one line for each, with the packages of this
 # distribution. A missing part is no failure here: its tests are skipped with the reason, or fail with REQUIRE_ALL=1.
 #   requirements/system.sh --package NAME...   installs the first of these Debian packages that exists
@@ -32,8 +32,12 @@ describe() {
             debian=maven ubuntu=maven fedora=maven arch=maven ;;
         postgresql) what="Debian's PostgreSQL or PgBouncer" without="no tests on what operators have" is_server=1
             debian="postgresql pgbouncer" ubuntu=$debian instead="use a container of Debian" ;;
+        prometheus) what=promtool without="no test of the alert rules" is_server=1
+            debian=prometheus ubuntu=prometheus fedora=golang-github-prometheus arch=prometheus ;;
         prosody) what="Prosody or its mod_cloud_notify" without="no XMPP server" is_server=1
             debian="prosody prosody-modules" ubuntu=$debian fedora=prosody arch=prosody ;;
+        redis) what="Debian's Redis" without="no test on the Redis that operators have" is_server=1
+            debian=redis-server ubuntu=redis-server instead="use a container of Debian" ;;
         systemd) what=systemd-analyze without="units are not checked"
             debian=systemd ubuntu=systemd fedora=systemd arch=systemd ;;
         *) echo "unknown system part: $1" >&2; exit 2 ;;
@@ -51,7 +55,9 @@ has() {
         java) java -version 2>&1 | grep -Eq 'version "(17|21)[."]' ;;
         maven) has_program mvn ;;
         postgresql) [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] && [ -x /usr/sbin/pgbouncer ] ;;
+        prometheus) has_program promtool ;;
         prosody) has_program prosody && has_cloud_notify ;;
+        redis) has_program redis-server ;;
         systemd) has_program systemd-analyze ;;
     esac
 }

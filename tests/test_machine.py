@@ -1,4 +1,6 @@
-"""Machines that lack something: `make run` prints one clear line, and `make doctor` prints a line for each part."""
+"""Machines that lack something: `make run` prints one clear line, `make doctor` a line for each part, and
+`requirements/system.sh` the packages to install, by the names of the distribution.
+"""
 
 import ast
 import os
@@ -21,10 +23,10 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from tests.folders import open_folder
 from tests.rig.peers import serve
-from tests.test_sql import OURS
 
 NOBODY = 65534
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Doctor = Callable[..., tuple[bool, list[str]]]
 
 
 @pytest.fixture
@@ -82,14 +84,6 @@ OTHER_MACHINES = {
     "an old glibc": (
         {"getconf": "exit 1", "ldd": "echo 'ldd (GNU libc) 2.17'"},
         "glibc 2.17 is too old, 2.28 or newer is needed: use a newer Linux, or a container of Debian (",
-    ),
-    "an old Python": (
-        {"python3": "echo Python 3.9.2; exit 1"},
-        "python3 is Python 3.9.2, but CPython 3.11, 3.12 or 3.13 is needed: put one into PATH (on Fedora: ",
-    ),
-    "a new Python": (
-        {"python3": "echo Python 3.14.0; exit 1"},
-        "python3 is Python 3.14.0, but CPython 3.11, 3.12 or 3.13 is needed: put one into PATH (on Fedora: ",
     ),
     "a Python that crashes": (
         {"python3": "exit 127"},
@@ -154,16 +148,11 @@ def test_the_versions_of_python_are_the_same_everywhere() -> None:
     assert f"CPython 3.{oldest} to 3.{newest}" in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_python_gets_the_same_versions_of_packages() -> None:
-    """Compare the versions of the packages that the suite runs with."""
+def test_every_python_and_processor_gets_the_same_versions_of_packages() -> None:
+    """Atheris alone has no wheel for ARM64. `make check` compares the index for all packages."""
     lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
     names = re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)
     assert len(names) == len(set(names)) > 100
-
-
-def test_only_atheris_is_left_out_on_arm64() -> None:
-    """No other package has wheels for one of the processors only. `make check` compares the index for all packages."""
-    lock = (PROJECT / "requirements" / "dev.txt").read_text(encoding="utf-8")
     assert set(re.findall(r"^([\w-]+)==.*platform_machine", lock, re.MULTILINE)) == {"atheris"}
 
 
@@ -215,7 +204,7 @@ def index() -> Iterator[str]:
 
 
 @pytest.fixture
-def doctor(make: Run, index: str) -> Callable[..., tuple[bool, list[str]]]:
+def doctor(make: Run, index: str) -> Doctor:
     def run(**environment: str) -> tuple[bool, list[str]]:
         ended = make("doctor", **{"PIP_INDEX_URL": index, "PORT": str(free_port()), **environment})
         assert "Traceback" not in ended.stderr
@@ -224,7 +213,7 @@ def doctor(make: Run, index: str) -> Callable[..., tuple[bool, list[str]]]:
     return run
 
 
-def test_the_doctor_finds_no_fault_on_a_bare_machine(doctor: Callable[..., tuple[bool, list[str]]], index: str) -> None:
+def test_the_doctor_finds_no_fault_on_a_bare_machine(doctor: Doctor, index: str) -> None:
     is_bad, lines = doctor()
     assert not is_bad, lines
     assert {line[:3] for line in lines} <= {"ok ", "-- "}
@@ -234,28 +223,23 @@ def test_the_doctor_finds_no_fault_on_a_bare_machine(doctor: Callable[..., tuple
     assert len(lines) == 15
 
 
-def test_the_doctor_reads_the_configuration_of_pip(
-    doctor: Callable[..., tuple[bool, list[str]]], index: str, tmp_path: Path
+def test_the_doctor_reads_the_configuration_of_pip_and_does_without_pip(
+    doctor: Doctor, index: str, tmp_path: Path
 ) -> None:
-    configuration = tmp_path / "pip.conf"
-    configuration.write_text(f"[global]\nindex-url = {index}\n", encoding="utf-8")
-    _, lines = doctor(PIP_INDEX_URL="", PIP_CONFIG_FILE=str(configuration))
-    assert f"ok Python packages can be fetched from {index}" in lines
-
-
-def test_the_doctor_does_without_pip(doctor: Callable[..., tuple[bool, list[str]]], tmp_path: Path) -> None:
     """Debian's python3 has no pip before python3-venv is installed."""
-    (tmp_path / "pip.py").write_text("raise ImportError", encoding="ascii")
-    is_bad, lines = doctor(PIP_INDEX_URL="", PYTHONPATH=str(tmp_path))
-    assert not is_bad, lines
-    assert "-- Python packages: their index is unknown until pip is installed" in lines
-    assert "-- clock: not checked, because the package index does not answer" in lines
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n", encoding="utf-8")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "pip.py").write_text("raise ImportError", encoding="ascii")
+    _, lines = doctor(PIP_INDEX_URL="", PIP_CONFIG_FILE=str(tmp_path / "pip.conf"))
+    is_bad, without = doctor(PIP_INDEX_URL="", PYTHONPATH=str(tmp_path / "none"))
+    assert f"ok Python packages can be fetched from {index}" in lines
+    assert not is_bad, without
+    assert "-- Python packages: their index is unknown until pip is installed" in without
+    assert "-- clock: not checked, because the package index does not answer" in without
 
 
 @pytest.mark.parametrize(("off", "state"), [(-3600, "!!"), (3600, "!!"), (8, "--")])
-def test_the_doctor_compares_the_clock(
-    doctor: Callable[..., tuple[bool, list[str]]], monkeypatch: pytest.MonkeyPatch, off: int, state: str
-) -> None:
+def test_the_doctor_compares_the_clock(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, off: int, state: str) -> None:
     monkeypatch.setattr(Index, "off_seconds", off)
     is_bad, lines = doctor()
     [line] = [line for line in lines if "clock" in line]
@@ -263,7 +247,7 @@ def test_the_doctor_compares_the_clock(
 
 
 def test_the_doctor_names_a_port_in_use_an_unreachable_package_index_and_a_data_folder_that_cannot_be_made(
-    doctor: Callable[..., tuple[bool, list[str]]],
+    doctor: Doctor,
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -271,8 +255,8 @@ def test_the_doctor_names_a_port_in_use_an_unreachable_package_index_and_a_data_
         number = taken.getsockname()[1]
         index = f"http://a:5ecret@127.0.0.1:{free_port()}/simple"
         is_bad, lines = doctor(PORT=str(number), PIP_INDEX_URL=index, DATA_DIR="/dev/null/data")
-    folder, packages, port = (line for line in lines if line.startswith("!!"))
     assert is_bad
+    folder, packages, port = (line for line in lines if line.startswith("!!"))
     assert folder == "!! /dev/null cannot be written: set DATA_DIR to a folder that you can write."
     assert packages.startswith("!! No answer from the package index http://127.0.0.1:")
     assert port == f"!! port {number} on 127.0.0.1 is in use: set PORT to another one."
@@ -280,7 +264,7 @@ def test_the_doctor_names_a_port_in_use_an_unreachable_package_index_and_a_data_
 
 
 def test_the_doctor_names_data_of_another_account(
-    doctor: Callable[..., tuple[bool, list[str]]], tmp_path: Path, require_or_skip: Callable[[bool, str], None]
+    doctor: Doctor, tmp_path: Path, require_or_skip: Callable[[bool, str], None]
 ) -> None:
     require_or_skip(os.geteuid() == 0, "not root: files cannot be given to another account")
     (tmp_path / "data").mkdir()
@@ -300,27 +284,93 @@ def test_an_old_python_can_parse_the_doctor() -> None:
 
 def test_the_doctor_prints_failed_checks_of_the_settings(tmp_path: Path) -> None:
     """Runs in this checkout, where the packages are installed."""
-    environment = os.environ | {
-        "WAKU_NODES": "ftp://node",
-        "PIP_INDEX_URL": "http://127.0.0.1:1",
-        "DATA_DIR": str(tmp_path),
-    }
+    wrong = {"WAKU_NODES": "ftp://node", "PIP_INDEX_URL": "http://127.0.0.1:1", "DATA_DIR": str(tmp_path)}
     command = [sys.executable, str(PROJECT / "requirements" / "doctor.py")]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run(command, env=os.environ | wrong, capture_output=True, text=True, check=False, timeout=120)
     [line] = [line for line in ended.stdout.splitlines() if "WAKU_NODES" in line]
     assert line.startswith("!! pushserver.bad_urls: ")
     assert ended.returncode == 1
 
 
-def test_no_pattern_has_a_possessive_group() -> None:
-    """Python before 3.11.5, such as Debian 12's, fails to match a possessive group after backtracking in it. Such a
-    pattern once kept the XMPP bridge from reading its handshake.
-    """
-    lines = {
-        f"{file.relative_to(PROJECT)}: {line.strip()}"
-        for app in OURS
-        for file in (PROJECT / app).rglob("*.py")
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if re.search(r"\)[*+?]\+", re.sub(r"\[[^]]*\]", "x", line))
-    }
-    assert lines == set()
+# System parts ---------------------------------------------------------------------------------------------------------
+SYSTEM = PROJECT / "requirements" / "system.sh"
+# All but ejabberd, which is found in /usr/sbin independently of PATH.
+PARTS = ("buildah", "chromium", "compiler", "go", "java", "maven", "prometheus", "prosody", "systemd")
+TOOLS = ("cat", "grep", "readlink", "sed", "sh", "timeout", "tr")
+DISTRIBUTIONS = {
+    "debian": ("ID=debian", "on Debian: apt-get install "),
+    "ubuntu": ("ID=ubuntu\nID_LIKE=debian", "on Ubuntu: apt-get install "),
+    "fedora": ("ID=fedora", "on Fedora: dnf install "),
+    "arch": ("ID=arch", "on Arch: pacman -S "),
+    "mint": ('ID=linuxmint\nID_LIKE="ubuntu debian"', "on Ubuntu: apt-get install "),
+    "rocky": ('ID="rocky"\nID_LIKE="rhel centos fedora"', "on Fedora: dnf install "),
+    "unknown": ("ID=nixos", "on Debian: apt-get install "),
+}
+SNAP = """
+if ! [ -x /snap/bin/chromium ]; then
+    echo "Command '$0' requires the chromium snap to be installed." >&2
+    exit 1
+fi
+exec /snap/bin/chromium "$@"
+"""
+REAL = 'echo "Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)"'
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """Folder with all programs of a machine whose user is not root."""
+    fake(folder := tmp_path / "bin", "id", "echo 1000")
+    for tool in TOOLS:
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    return folder
+
+
+@pytest.fixture
+def ask(programs: Path, tmp_path: Path) -> Run:
+    def ask(*arguments: str, release: str = "ID=debian") -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "os-release"
+        file.write_text(f'NAME="A Linux"\n{release}\nVERSION_ID="1"\n', encoding="utf-8")
+        environment = {"PATH": str(programs), "SYSTEMD_OS_RELEASE": str(file)}
+        return subprocess.run([SYSTEM, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+    return ask
+
+
+@pytest.mark.parametrize(("release", "command"), DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_names_the_packages_of_the_distribution(ask: Run, release: str, command: str) -> None:
+    ended = ask(*PARTS, release=release)
+    lines = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout, len(lines)) == (0, "", len(PARTS))
+    without_package = [line for line in lines if command not in line]
+    assert len(without_package) == (1 if "Ubuntu" in command else 0)
+    assert all("a container of Debian" in line for line in without_package)
+
+
+def test_names_a_package_only_where_it_is_of_use(ask: Run, programs: Path) -> None:
+    """Debian 12 has a Go that is too old, and Debian 13 has no Java 17."""
+    fake(programs, "apt-cache", "case $2 in *-17-*) exit 100;; golang-go) echo Version: 2:1.19~1;; esac")
+    go, java = ask("go", "java").stderr.splitlines()
+    assert "(from go.dev/dl, as golang-go is too old here)" in go
+    assert "apt-get install openjdk-21-jre-headless)" in java
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
+def test_a_chromium_is_recognised_by_any_name(ask: Run, programs: Path, name: str) -> None:
+    fake(programs, name, REAL)
+    assert ask("--chromium").stdout == f"{programs / name}\n"
+    assert ask("chromium").stderr == ""
+
+
+def test_a_snap_is_no_chromium(ask: Run, programs: Path, tmp_path: Path) -> None:
+    """Ubuntu's package `chromium-browser` is a script, with and without the snap. The snap itself links to `snap`."""
+    fake(programs, "chromium-browser", SNAP)
+    fake(tmp_path, "snap", REAL)
+    (programs / "chromium").symlink_to(tmp_path / "snap")
+    fake(programs, "google-chrome", 'echo "Chromium 156.0.8078.79 snap"')
+    assert (ask("--chromium").returncode, ask("--chromium").stdout) == (1, "")
+    assert "tests cannot control a snap): no browser tests." in ask("chromium", release="ID=ubuntu").stderr
+
+
+def test_an_unknown_part_is_a_mistake(ask: Run) -> None:
+    ended = ask("coffee")
+    assert (ended.returncode, ended.stderr) == (2, "unknown system part: coffee\n")

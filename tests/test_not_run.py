@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from embedded.supervisor.processes import PROJECT
+from tests.budget import first_everyday
 
 TESTS = """
 import pytest
@@ -58,33 +59,32 @@ def run(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]
     ]
 
 
-def test_a_quiet_run_lists_what_it_skipped(tmp_path: Path) -> None:
-    assert run(tmp_path, *PLUGIN_ALONE, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1") == (0, LISTED[:2])
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+NAMED = [line.partition(" not run: ")[2] for line in LISTED[:2]]
 
 
-def test_a_run_that_skipped_nothing_passes_when_all_is_required(tmp_path: Path) -> None:
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1"}
-    assert run(tmp_path, *PLUGIN_ALONE, "-k", "test_runs", **alone) == (0, [])
+@pytest.mark.parametrize(
+    ("options", "environment", "expected"),
+    [
+        ((), {}, (0, LISTED[:2])),
+        (("-k", "test_runs"), {"REQUIRE_ALL": "1"}, (0, [])),
+        ((), {"REQUIRE_ALL": "1", "EXPECTED_SKIPS": "\n".join(NAMED)}, (0, LISTED[:2])),
+        ((), {"REQUIRE_ALL": "1", "EXPECTED_SKIPS": NAMED[0]}, (1, [*LISTED[:2], REQUIRED])),
+        # The run then had what was to be hidden from it.
+        (
+            ("-k", "test_runs"),
+            {"REQUIRE_ALL": "1", "EXPECTED_SKIPS": "there is no Prosody"},
+            (1, ["EXPECTED_SKIPS, but all tests ran: there is no Prosody"]),
+        ),
+    ],
+    ids=["quiet", "nothing skipped", "all named", "one not named", "named and not skipped"],
+)
+def test_skips_are_listed_and_those_that_are_not_named_fail_a_run_that_requires_all(
+    tmp_path: Path, options: tuple[str, ...], environment: dict[str, str], expected: tuple[int, list[str]]
+) -> None:
+    assert run(tmp_path, *PLUGIN_ALONE, *options, **ALONE, **environment) == expected
 
 
-def test_a_run_of_ours_that_skipped_anything_fails_when_all_is_required(tmp_path: Path) -> None:
-    assert run(tmp_path, *OURS, REQUIRE_ALL="1") == (1, [*LISTED, REQUIRED])
-
-
-def test_skips_that_are_named_are_no_failure_and_others_still_are(tmp_path: Path) -> None:
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1"}
-    named = [line.partition(" not run: ")[2] for line in LISTED[:2]]
-    assert run(tmp_path, *PLUGIN_ALONE, **alone, EXPECTED_SKIPS="\n".join(named)) == (0, LISTED[:2])
-    assert run(tmp_path, *PLUGIN_ALONE, **alone, EXPECTED_SKIPS=named[0]) == (1, [*LISTED[:2], REQUIRED])
-
-
-def test_a_named_skip_that_did_not_happen_is_a_failure(tmp_path: Path) -> None:
-    """The run then had what was to be hidden from it."""
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "REQUIRE_ALL": "1", "EXPECTED_SKIPS": "there is no Prosody"}
-    code, lines = run(tmp_path, *PLUGIN_ALONE, "-k", "test_runs", **alone)
-    assert (code, lines) == (1, ["EXPECTED_SKIPS, but all tests ran: there is no Prosody"])
-
-
-@pytest.mark.nightly  # each process starts its servers
-def test_a_run_in_several_processes_that_skipped_anything_fails_when_all_is_required(tmp_path: Path) -> None:
-    assert run(tmp_path, *OURS, "-n", "2", REQUIRE_ALL="1") == (1, [*LISTED, REQUIRED])
+@pytest.mark.parametrize("processes", first_everyday("", "-n2"))  # each process starts its servers
+def test_a_run_of_ours_that_skipped_anything_fails_when_all_is_required(tmp_path: Path, processes: str) -> None:
+    assert run(tmp_path, *OURS, *processes.split(), REQUIRE_ALL="1") == (1, [*LISTED, REQUIRED])

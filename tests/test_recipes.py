@@ -2,10 +2,9 @@
 
 Bash runs every block on a stage, and each call that it makes is compared with what it names: targets of make, commands
 and options of manage.py, services of compose.yaml, units, values of the chart, paths of the server. Some blocks are
-carried out here, from the text of the page. FOLLOWED names the tests that do the same with real servers.
+carried out here, from the text of the page.
 """
 
-import ast
 import functools
 import re
 from collections.abc import Callable
@@ -31,39 +30,11 @@ from pushserver.models import ApiToken
 from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
 from tests.drills.backups import Backups
 from tests.recipes.blocks import PAGES, ROOT, blocks, commands_in_sentences, shell_blocks
-from tests.recipes.calls import COMPOSE, SETTINGS, faults, parser_of, read_curl, unknown_values
+from tests.recipes.calls import COMPOSE, SETTINGS, faults, read_curl, unknown_values
 from tests.recipes.stage import INSTALLED, STAND_INS, Call, Rehearsal, Stage, rehearse
 from xmpp_bridge.tests.talking import APN_TOKEN, SERVICE, make_app
 
 TOKEN = "psk_of_this_test"
-# Blocks that are followed by a test with real servers, by their heading.
-FOLLOWED = {
-    "CONTRIBUTING.md#example-an-error-rule": [
-        "notifications/gateways/gorush/rules/tests/test_table.py::test_the_command_prints_its_changes"
-    ],
-    "README.md#try-it": [
-        "tests/test_up.py::test_up_starts_survives_and_stops",
-        "tests/flows/test_client_command.py::test_the_walk_through_the_protocol",
-    ],
-    "docs/backup.md#back-up-postgresql": [
-        "tests/drills/test_restore.py::test_a_lost_database_is_restored_to_a_point_in_time"
-    ],
-    "docs/canary.md#load": [
-        "tests/flows/test_load_generator.py::test_every_request_of_a_load_is_pushed_once_and_answered_once"
-    ],
-    "docs/gorush.md#the-configuration": [
-        "notifications/gateways/gorush/tests/test_documented_configuration.py::test_both_documented_forms_agree"
-    ],
-    "docs/installation/systemd.md#upgrade": [
-        "tests/test_systemd_host.py::test_an_upgrade_brings_the_units_and_the_command_of_the_new_version"
-    ],
-    "docs/migration.md#moving-from-status-gos-push-server": [
-        "waku_bridge/tests/test_moving.py::test_a_dry_run_writes_nothing_and_shows_the_rows_that_are_not_imported"
-    ],
-    "docs/waku.md#the-flags": [
-        "waku_bridge/node/tests/test_documented_flags.py::test_compose_uses_the_flags_of_the_document"
-    ],
-}
 OnStage = Callable[[str], tuple[Stage, list[Rehearsal]]]
 
 
@@ -99,26 +70,6 @@ def test_a_block_without_commands_has_a_language_of_its_own(page: str) -> None:
     )
     looks = [block.name for block in blocks(ROOT / page) if not block.language and first.search(block.text)]
     assert looks == [], "say that it is `sh`"
-
-
-@pytest.mark.parametrize("heading", FOLLOWED)
-def test_the_tests_that_follow_a_recipe_exist(heading: str) -> None:
-    page, _, anchor = heading.partition("#")
-    assert any(block.heading == anchor for block in shell_blocks(ROOT / page))
-    for test in FOLLOWED[heading]:
-        file, _, name = test.partition("::")
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
-
-
-INLINE = re.compile(r"`(?:\S*python )?manage\.py ([a-z_]+)((?: [^`]*)?)`")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_option_of_a_command_in_a_sentence_exists(page: Path) -> None:
-    named = INLINE.findall(page.read_text(encoding="utf-8"))
-    options = {(name, option) for name, rest in named for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)}
-    assert {(n, o) for n, o in options if o not in parser_of(n)._option_string_actions} == set()
 
 
 IN_SENTENCES = {str(page.relative_to(ROOT)): commands_in_sentences(page, [*STAND_INS, *INSTALLED]) for page in PAGES}
@@ -174,30 +125,22 @@ def test_variables_of_a_recipe_are_settings_with_good_values(on_stage: OnStage, 
 
 @pytest.mark.django_db
 def test_postgresql_has_the_settings_that_recipes_alter(on_stage: OnStage) -> None:
+    given = [call.given for page in WITH_SHELL for call in calls_of(on_stage(page)[1], "psql")]
+    statements = [statement.strip() for text in given for statement in text.split(";\n") if statement.strip()]
+    altered = [re.match(r"ALTER SYSTEM SET (\w+) = |CREATE (?:ROLE|DATABASE) ", statement) for statement in statements]
+    assert None not in altered
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM pg_settings")
         known = {name for (name,) in cursor.fetchall()}
-    statements = [
-        statement.strip()
-        for page in WITH_SHELL
-        for call in calls_of(on_stage(page)[1], "psql")
-        for statement in call.given.split(";\n")
-        if statement.strip()
-    ]
-    altered = {found[1] for found in (re.match(r"ALTER SYSTEM SET (\w+) = ", each) for each in statements) if found}
-    assert altered >= {"archive_mode", "max_locks_per_transaction"}
-    assert altered <= known
-    others = [
-        each for each in statements if not each.startswith(("ALTER SYSTEM SET ", "CREATE ROLE ", "CREATE DATABASE "))
-    ]
-    assert others == []
+    assert (
+        {"archive_mode", "max_locks_per_transaction"} <= {found[1] for found in altered if found and found[1]} <= known
+    )
 
 
 def test_the_backup_of_the_page_is_that_of_the_drill(on_stage: OnStage) -> None:
     stage, rehearsals = on_stage("docs/backup.md")
     [altered] = calls_of(rehearsals, "psql")
-    archive = stage.root / "mnt"
-    wanted = Backups(archive).settings()
+    wanted = Backups(stage.root / "mnt").settings()
     assert dict(re.findall(r"ALTER SYSTEM SET (\w+) = '?(.*?)'?;\n", altered.given)) == wanted
     for call in calls_of(rehearsals, "pg_basebackup"):
         assert {"--pgdata", "--checkpoint=fast", "--wal-method=stream"} <= set(call.arguments)

@@ -114,15 +114,12 @@ def test_all_read_the_same_secrets_from_files() -> None:
     assert sorted(names.replace("\\", "").lower().split()) == sorted(SECRETS)
 
 
-def test_compose_mounts_every_secret_that_it_names() -> None:
+def test_compose_mounts_every_secret_that_it_names_and_takes_other_settings_from_a_file() -> None:
     for name, service in SERVICES.items():
         values = [str(value) for value in (service.get("environment") or {}).values()]
         named = {Path(value).name for value in values if value.startswith("/run/secrets/")}
         assert named <= set(service.get("secrets", [])) <= set(COMPOSED["secrets"]), name
     assert "aws_shared_credentials" not in SERVICES["web"]["secrets"]
-
-
-def test_in_compose_every_other_setting_can_be_given() -> None:
     ours = [service for service in SERVICES.values() if service.get("image", "").startswith("status-push-server")]
     assert {str(service["env_file"]) for service in ours} == {str([{"path": ".env", "required": False}])}
 
@@ -185,16 +182,6 @@ def given_by_compose(service: str, secrets: Path, **dot_env: str) -> dict[str, s
         for name, value in named.items()
     }
     return dot_env | {name: value.replace("/run/secrets", str(secrets)) for name, value in filled.items()}
-
-
-@pytest.mark.parametrize("service", ["migrate", "reports"])
-def test_containers_start_with_few_secrets_and_with_all(service: str, tmp_path: Path) -> None:
-    empty = dict.fromkeys([*OPTIONAL, "aws_shared_credentials"], "")
-    names = SERVICES[service]["secrets"]
-    few = given_by_compose(service, written(tmp_path / "few", names, empty | GIVEN))
-    secrets = written(tmp_path / "all", names, empty | GIVEN_ALL)
-    every = given_by_compose(service, secrets, **XMPP_JID, **MAIL, XMPP_COMPONENT_TUNNELLED="1")
-    assert problems(few, tmp_path) == problems(every, tmp_path) == []
 
 
 def test_the_chart_with_everything_passes_the_check_of_its_migration(tmp_path: Path) -> None:
@@ -291,26 +278,6 @@ def test_the_archive_is_kept_as_the_drill_keeps_it() -> None:
     assert sorted(kept[len(usual) :]) == sorted(added)
     assert [volume.rsplit(":", 1)[1] for volume in database["volumes"]] == ["/archive", "/backups"]
     assert f"--username {SERVICES['postgres']['environment']['POSTGRES_USER']} " in overlay
-
-
-def test_the_image_of_the_reports_can_have_the_connector_to_s3() -> None:
-    """The build of the image installs the packages of `make install-reports S3=1`, with the same checksums."""
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    stage = dockerfile.split("AS build-reports")[1].split("\nFROM")[0]
-    assert re.search(r'ARG S3=""\nCOPY requirements/s3.sh /build/\nRUN if \[ -n "\$S3" \]', stage)
-    assert "!requirements/s3.sh" in (ROOT / ".dockerignore").read_text(encoding="ascii").splitlines()
-    assert SERVICES["reports"]["build"]["args"] == {"S3": "${S3:-}"}
-
-
-def test_the_image_holds_every_package_of_ours() -> None:
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="ascii").splitlines() if line[:1] == "!"}
-    packages = {name.split(".")[0] for name in settings.INSTALLED_APPS} | {"kit"}
-    ours = {name for name in packages if (ROOT / name).is_dir()}
-    assert len(ours) > 5
-    assert ours <= kept
-
-
-# Retention of logs ----------------------------------------------------------------------------------------------------
 
 
 def test_no_container_fills_the_disk_of_the_database_with_its_log() -> None:

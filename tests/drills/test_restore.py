@@ -7,8 +7,8 @@ REGISTRATIONS=1000000` prints the figures of the page.
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -25,27 +25,21 @@ from tests.folders import open_folder
 from tests.rig import server as processes
 from tests.rig.network import Network, android, network_of, new_sender
 from tests.rig.server import Fleet, wait_for_http, wait_until
-from waku_bridge.client import RegisteringClient
 
 REGISTRATIONS = int(os.environ.get("REGISTRATIONS") or 1000)
 TIMEOUT_SECONDS = 60 + REGISTRATIONS / 1000
 COUNT = "SELECT count(*) FROM registrations_registration"
 
 
-@dataclass
-class Figures:
-    """Durations and sizes of the drill, printed at its end."""
+@contextmanager
+def timed(step: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    print(f"{step}: {time.monotonic() - started:.1f} s")  # noqa: T201 - for docs/backup.md
 
-    lines: list[str] = field(default_factory=list)
 
-    @contextmanager
-    def timed(self, step: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.lines.append(f"{step}: {time.monotonic() - started:.1f} s")
-
-    def size(self, name: str, folder: Path) -> None:
-        self.lines.append(f"{name}: {size_bytes(folder) / 2**20:,.0f} MiB")
+def print_size(name: str, folder: Path) -> None:
+    print(f"{name}: {size_bytes(folder) / 2**20:,.0f} MiB")  # noqa: T201
 
 
 @pytest.fixture
@@ -90,33 +84,28 @@ def serving(peers: Fleet, cluster: EmbeddedPostgres, *, fill: int = 0) -> Iterat
 
 
 def _fill(fleet: Fleet, cluster: EmbeddedPostgres, registrations: int) -> None:
-    spec = manage(
-        "seed",
-        "seed_bench",
-        f"--registrations={registrations}",
-        f"--attempts={registrations}",
-        stop_order=StopOrder.FRONT,
-    )
+    rows = [f"--registrations={registrations}", f"--attempts={registrations}"]
     environment = {**fleet.environment, "GORUSH_URL": "", "WAKU_NODES": ""}
-    seeding = Fleet(fleet.folder, environment, fleet.guard)
-    seeding.start(replace(spec, environment=spec.environment))
-    assert seeding.running.pop("seed").wait(timeout=3600) == 0, seeding.log("seed")
+    seeding = replace(fleet, environment=environment, running={})
+    code, printed = seeding.run_to_end(manage("seed", "seed_bench", *rows, stop_order=StopOrder.FRONT), seconds=3600)
+    assert code == 0, printed
     with psycopg.connect(cluster.url(), autocommit=True) as connection:
         connection.execute(END_WHAT_IS_OPEN)
 
 
 @pytest.mark.nightly
 def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fleet) -> None:
-    figures, backups = Figures(), Backups(folder / "backups")
+    print(f"\n{REGISTRATIONS:,} registrations")  # noqa: T201
+    backups = Backups(folder / "backups")
     first = EmbeddedPostgres(folder / "first", backups.settings())
     backups.make_folders(first)
     first.prepare()
     with serving(peers, first, fill=REGISTRATIONS) as network:
         in_backup = network.phone(before := android())
-        figures.size("data folder", first.data_dir)
-        with figures.timed("base backup"):
+        print_size("data folder", first.data_dir)
+        with timed("base backup"):
             backups.take(first)
-        figures.size("base backup", backups.base)
+        print_size("base backup", backups.base)
         in_archive = network.phone(during := android())
         moment = archived_up_to_now(first)
         in_store = network.phone(after := android())
@@ -125,20 +114,21 @@ def test_a_lost_database_is_restored_to_a_point_in_time(folder: Path, peers: Fle
         network.rows("WITH gone AS (DELETE FROM registrations_grant RETURNING 1) SELECT count(*) FROM gone")
         segment = send_to_archive(first)
         wait_until((backups.archive / segment).exists, what="the last segment is in the archive")
-    figures.size("WAL archive", backups.archive)
+    print_size("WAL archive", backups.archive)
 
     second = EmbeddedPostgres(folder / "second", backups.settings_to_restore(moment))
-    with figures.timed("restored, up to the answer of PostgreSQL"):
+    with timed("restored, up to the answer of PostgreSQL"):
         backups.restore(second)
         _wait_until_promoted(peers, second)
-    with ExitStack() as stack:
-        network = stack.enter_context(serving(peers, EmbeddedPostgres(second.data_dir)))
-        with figures.timed("read back from the store"):
+    with serving(peers, EmbeddedPostgres(second.data_dir)) as network:
+        with timed("read back from the store"):
             wait_until(lambda: network.rows(COUNT) == known, what="the third phone", seconds=TIMEOUT_SECONDS)
         for phone, address in ((in_backup, before), (in_archive, during), (in_store, after)):
-            _is_notified(network, phone, address)
-        assert "Every link holds" in _canary(peers, second)
-    print("\n" + "\n".join([f"{REGISTRATIONS:,} registrations", *figures.lines]))  # noqa: T201 - for docs/backup.md
+            sender = new_sender()
+            network.notify(sender, network.query(sender, phone))
+            assert len(network.pushes_to(address)) == 1
+        environment = {**peers.environment, "DATABASE_URL": second.url(), "COLUMNS": "120"}
+        Fleet(peers.folder, environment, peers.guard).run(manage("canary", "canary", stop_order=StopOrder.FRONT))
 
 
 def _wait_until_promoted(peers: Fleet, cluster: EmbeddedPostgres) -> None:
@@ -147,28 +137,9 @@ def _wait_until_promoted(peers: Fleet, cluster: EmbeddedPostgres) -> None:
     fleet.start(cluster.spec())
 
     def is_promoted() -> bool:
-        with psycopg.connect(cluster.url("postgres")) as connection:
+        with suppress(psycopg.OperationalError), psycopg.connect(cluster.url("postgres")) as connection:
             return connection.execute("SELECT NOT pg_is_in_recovery()").fetchone() == (True,)
-
-    wait_until(lambda: cluster_answers(is_promoted), what=f"promotion: {fleet.log('postgres')}", seconds=3600)
-    fleet.stop("postgres")
-
-
-def cluster_answers(question: Callable[[], bool]) -> bool:
-    try:
-        return question()
-    except psycopg.OperationalError:
         return False
 
-
-def _is_notified(network: Network, phone: RegisteringClient, address: object) -> None:
-    sender = new_sender()
-    network.notify(sender, network.query(sender, phone))
-    assert len(network.pushes_to(address)) == 1
-
-
-def _canary(peers: Fleet, cluster: EmbeddedPostgres) -> str:
-    environment = {**peers.environment, "DATABASE_URL": cluster.url(), "COLUMNS": "120"}
-    fleet = Fleet(peers.folder, environment, peers.guard)
-    fleet.run(manage("canary", "canary", stop_order=StopOrder.FRONT))
-    return fleet.log("canary")
+    wait_until(is_promoted, what="the cluster is promoted", seconds=3600)
+    fleet.stop("postgres")

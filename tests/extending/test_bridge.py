@@ -10,11 +10,10 @@ from kit.buckets.shared import own_buckets
 from notifications import bridges
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Incoming, Sending
-from notifications.acceptance.storing import digest_of
 from notifications.delivery.steps import Delivery
-from notifications.messages import Answer, Outcome, PushNotification, PushRequest, ReportError, Result
-from notifications.models import NotificationRequest, RequestDigest
-from tests.delivering import DeliveryProcess, RecordingGateway, SilentGateway
+from notifications.messages import Answer, PushNotification, PushRequest, ReportError
+from notifications.models import NotificationRequest
+from tests.delivering import DeliveryProcess
 from tests.factories import make_registration
 
 pytestmark = pytest.mark.django_db
@@ -94,96 +93,27 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Post(DeliveryProcess):
     """A worker process with every registered bridge."""
 
-    def __init__(self, gateway: RecordingGateway | None = None, **options) -> None:
-        super().__init__(gateway, **options)
+    def __init__(self) -> None:
+        super().__init__()
         [open_it] = bridges._registered.values()
         self.open(open_it)
-
-    def exchange(self, *incoming: Incoming) -> list[Answer]:
-        """Take requests, and return the answers that were sent once nothing is under way."""
-        self.bridge.take(*incoming)
-        self.process_backlog()
-        return self.bridge.sent
-
-
-def request(*registrations, key: bytes = b"request", **fields) -> Incoming:
-    pushes = tuple(
-        PushNotification(bytes(r.public_key_hash), r.installation_id, **{"access_token": TOKEN, "type": 1} | fields)
-        for r in registrations
-    )
-    return Incoming(
-        key,
-        b"source of " + key,
-        b"address of " + key,
-        b"sender",
-        PushRequest(b"status message", pushes),
-        timezone.now(),
-    )
-
-
-def results_of(answer: Answer) -> list[tuple[bool, int]]:
-    return [(report.success, report.error) for report in answer.reports]
 
 
 def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     phone, post = make_registration(access_token=TOKEN), Post()
-    [answer] = post.exchange(request(phone, message=b"sealed"))
-    assert (answer.bridge, answer.source_key) == (NAME, b"source of request")
-    assert (answer.reply_address, answer.message_id) == (b"address of request", b"status message")
-    assert results_of(answer) == [(True, ReportError.NONE)]
+    push = PushNotification(
+        bytes(phone.public_key_hash), phone.installation_id, access_token=TOKEN, type=1, message=b"sealed"
+    )
+    asked = PushRequest(b"status message", (push,))
+    post.bridge.take(Incoming(b"request", b"source", b"address", b"sender", asked, timezone.now()))
+    post.process_backlog()
+    [answer] = post.bridge.sent
+    assert (answer.bridge, answer.source_key) == (NAME, b"source")
+    assert (answer.reply_address, answer.message_id) == (b"address", b"status message")
+    assert [(report.success, report.error) for report in answer.reports] == [(True, ReportError.NONE)]
     assert [push.message for push in post.gateway.pushes] == [b"sealed"]
     row = NotificationRequest.objects.get()
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
-
-
-def test_reports_are_in_the_order_of_the_request() -> None:
-    alice, bob, nobody = (make_registration(access_token=TOKEN) for _ in range(3))
-    nobody.delete()
-    dead = alice.installation_id
-    gateway = RecordingGateway(
-        lambda push: Result(Outcome.DEAD if push.public_key_hash == bytes(alice.public_key_hash) else Outcome.DELIVERED)
-    )
-    [answer] = Post(gateway).exchange(request(alice, nobody, bob))
-    missing = (False, ReportError.NOT_REGISTERED)
-    assert results_of(answer) == [missing, missing, (True, ReportError.NONE)]
-    assert answer.reports[0].installation_id == dead
-
-
-def test_a_request_that_is_decided_at_once_is_answered_in_the_same_batch() -> None:
-    post = Post()
-    post.bridge.take(request(make_registration(access_token="another")))
-    post.process_batch()
-    [answer] = post.bridge.sent
-    assert results_of(answer) == [(False, ReportError.WRONG_TOKEN)]
-    assert post.gateway.pushes == []
-
-
-def test_a_repeat_is_answered_like_the_first_and_not_pushed_again() -> None:
-    phone, post = make_registration(access_token=TOKEN), Post()
-    post.exchange(request(phone))
-    first, again = post.exchange(request(phone))
-    assert first == again
-    assert len(post.gateway.pushes) == 1
-
-
-def test_the_same_request_key_at_another_bridge_is_another_request() -> None:
-    phone, post = make_registration(access_token=TOKEN), Post()
-    post.exchange(request(phone))
-    NotificationRequest.objects.update(bridge="somewhere-else")
-    stored = NotificationRequest.objects.get()
-    RequestDigest.objects.update(digest=digest_of(stored.bridge, bytes(stored.request_key)))
-    [_, answer] = post.exchange(request(phone))
-    assert results_of(answer) == [(True, ReportError.NONE)]  # a duplicate push, which is reported as success
-    assert len(post.gateway.pushes) == 1
-
-
-def test_a_request_with_a_hanging_push_is_answered_at_its_deadline(settings) -> None:
-    settings.REPLY_DEADLINE_SECONDS = 0.1
-    post = Post(SilentGateway())
-    post.bridge.take(request(make_registration(access_token=TOKEN)))
-    post.process_until(lambda: post.bridge.sent)
-    assert [results_of(answer) for answer in post.bridge.sent] == [[(True, ReportError.NONE)]]
-    assert post.delivery.sends.under_way == 1
 
 
 def test_answers_of_other_bridges_do_not_come_here() -> None:

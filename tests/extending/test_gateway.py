@@ -85,23 +85,18 @@ def test_the_new_gateway_takes_the_pushes_of_its_routes(gateway: WebPushGateway)
 
 
 @pytest.mark.django_db
-def test_a_push_that_the_gateway_finds_faulty_is_not_sent(gateway: WebPushGateway) -> None:
-    notification = make_due(route=register("http://not.encrypted.test"))
+@pytest.mark.parametrize(
+    ("endpoint", "sent", "code"), [("http://not.encrypted.test", 0, "no_endpoint"), (f"{ENDPOINT}/gone", 1, "gone")]
+)
+def test_an_address_that_is_faulty_or_gone_is_not_sent_to_again(
+    gateway: WebPushGateway, endpoint: str, sent: int, code: str
+) -> None:
+    notification = make_due(route=register(endpoint))
 
     DeliveryProcess(gateways=registry.gateway_for).process_backlog()
 
-    assert (gateway.sent, fresh(notification).state, Attempt.objects.get().code) == ([], "dead_token", "no_endpoint")
-
-
-@pytest.mark.django_db
-@pytest.mark.usefixtures("gateway")
-def test_an_address_that_is_gone_is_not_sent_to_again() -> None:
-    route = register(f"{ENDPOINT}/gone")
-
-    make_due(route=route)
-    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
-
-    assert (fresh(route).state, fresh(route).disabled_reason) == ("disabled", "gone")
+    assert (len(gateway.sent), fresh(notification).state, Attempt.objects.get().code) == (sent, "dead_token", code)
+    assert (fresh(notification.route).state, fresh(notification.route).disabled_reason) == ("disabled", code)
 
 
 @pytest.mark.django_db
@@ -110,16 +105,9 @@ def test_the_same_address_at_another_gateway_is_another_one() -> None:
     register(gateway="another")
     route = register(version=2)
 
+    assert b"push.test" not in bytes(route.address_encrypted)
     assert (route.gateway, route.generation) == ("web_push", 2)
     assert [event.kind for event in RegistrationEvent.objects.order_by("pk")] == ["registered", "token_changed"]
-
-
-@pytest.mark.django_db
-@pytest.mark.usefixtures("gateway")
-def test_addresses_of_the_new_gateway_stay_secret() -> None:
-    route = register()
-
-    assert b"push.test" not in bytes(route.address_encrypted)
 
 
 def test_registrations_of_phones_go_to_an_existing_gateway(settings: LazySettings) -> None:

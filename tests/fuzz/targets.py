@@ -18,7 +18,6 @@ from notifications.gateways.gorush.answers.redaction import signature, without_t
 from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.sending.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
-from tests.fuzz import xmpp
 from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
 from waku_bridge.codec.crypto import access_tokens, ecies, symmetric
 from waku_bridge.codec.errors import CodecError
@@ -26,6 +25,10 @@ from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, r
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 from waku_bridge.reading.pages import select
+from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.errors import BrokenStream, MalformedStanza
+from xmpp_bridge.codec.stanzas import decode, decode_too_large
+from xmpp_bridge.codec.stream import Received, Stream, TooLarge
 
 Target = Callable[[bytes], None]
 SERVER = Identity(PrivateKey(b"\x02" * 32))
@@ -34,9 +37,10 @@ SHARD = "/waku/2/rs/16/32"
 
 # The codec ------------------------------------------------------------------------------------------------------------
 
+KINDS = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGISTRATION})]
 CODEC: tuple[Callable[[bytes], object], ...] = (
     bodies.parse_registration,
-    *(partial(bodies.parse, each) for each in sorted(set(MessageType) - {MessageType.REGISTRATION})),
+    *(partial(bodies.parse, each) for each in KINDS[1:]),
     frame.parse,
     metadata.parse,
     waku_message.parse,
@@ -61,8 +65,7 @@ def bodies_again(data: bytes) -> None:
     """Read a body, serialize it and read it again: the two are equal."""
     if not data:
         return
-    kinds = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGISTRATION})]
-    kind = kinds[data[0] % len(kinds)]
+    kind = KINDS[data[0] % len(KINDS)]
     parse = bodies.parse_registration if kind is MessageType.REGISTRATION else partial(bodies.parse, kind)
     try:
         body = parse(data[1:])
@@ -122,9 +125,13 @@ class OneAnswer:
         return self._answer
 
 
+class EveryTopic:
+    def __contains__(self, _topic: object) -> bool:
+        return True
+
+
 async def _read_and_select(node: WakuNode) -> None:
-    page = await node.read(SHARD)
-    _select(page)
+    _select(await node.read(SHARD))
 
 
 async def _walk(node: WakuNode) -> None:
@@ -133,10 +140,8 @@ async def _walk(node: WakuNode) -> None:
 
 
 def _select(page: list[Any]) -> None:
-    everything = type("Everything", (), {"__contains__": lambda _self, _topic: True})()
-    nothing = type("Nothing", (), {"__contains__": lambda _self, _topic: False})()
-    select(page, SHARD, everything, oldest_ns=0, now_ns=2**62)
-    list(select(page, SHARD, nothing, oldest_ns=0, now_ns=2**62).foreign())
+    select(page, SHARD, EveryTopic(), oldest_ns=0, now_ns=2**62)
+    list(select(page, SHARD, frozenset(), oldest_ns=0, now_ns=2**62).foreign())
 
 
 QUESTIONS: tuple[Callable[[WakuNode], Coroutine[Any, Any, object]], ...] = (
@@ -159,12 +164,43 @@ def node(data: bytes) -> None:
         asyncio.run(asyncio.wait_for(question, timeout=10))
 
 
+# XMPP -----------------------------------------------------------------------------------------------------------------
+
+HEADER = b"<stream:stream xmlns='jabber:component:accept' xmlns:stream='http://etherx.jabber.org/streams' id='1'>"
+
+
+def xmpp_stanzas(data: bytes) -> None:
+    """Read one anonymous stanza."""
+    with suppress(MalformedStanza, BrokenStream):
+        decode(parse(data))
+
+
+def xmpp_stream(data: bytes) -> None:
+    """Read a stream whole and in two pieces: its stanzas are the same, wherever it is cut."""
+    at = data[0] if data else 0
+    assert _stanzas(data[1:]) == _stanzas(data[1 : at + 1], data[at + 1 :])
+
+
+def _stanzas(*pieces: bytes) -> list[str]:
+    """Return the stanzas, or nothing when the stream breaks, as it may break before or after an earlier stanza."""
+    reader = Stream()
+    events = list(reader.feed(HEADER))
+    try:
+        for piece in pieces:
+            events += reader.feed(piece)
+    except BrokenStream:
+        return []
+    return [_described(event) for event in events]
+
+
+def _described(event: object) -> str:
+    if isinstance(event, Received):
+        return repr(decode(event.stanza))
+    if isinstance(event, TooLarge):
+        return repr(decode_too_large(event.name, event.attributes))
+    return repr(event)
+
+
 TARGETS: dict[str, Target] = {
-    "codec": codec,
-    "bodies_again": bodies_again,
-    "gorush": gorush,
-    "error_texts": error_texts,
-    "node": node,
-    "xmpp_stanzas": xmpp.stanzas,
-    "xmpp_stream": xmpp.stream,
+    target.__name__: target for target in (codec, bodies_again, gorush, error_texts, node, xmpp_stanzas, xmpp_stream)
 }

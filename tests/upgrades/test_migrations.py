@@ -1,10 +1,15 @@
-"""Migrations of a release run while the version before it serves: none rewrites or locks a table that grows.
+"""Migrations of a release run while the version before it serves.
+
+On a table that grows none may
+
+* rewrite the table, or read it from end to end, under a lock that blocks everybody,
+* remove what the running version reads or writes, or add a column that the running version would have to fill.
 
 `ACCEPTED` has the exceptions with their reasons. A new migration is never accepted by its number alone.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from django.apps import apps
@@ -15,19 +20,11 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import Index, TextField
 
-from tests.upgrades.locking import faults, statements
-
 # Indexes cannot be made concurrently in the transaction of a test.
 pytestmark = pytest.mark.django_db(transaction=True)
 OURS = (
-    "buckets",
-    "expiry",
-    "notifications",
-    "pushserver",
-    "registrations",
-    "spark_reports",
-    "waku_bridge",
-    "xmpp_bridge",
+    *("buckets", "expiry", "notifications", "pushserver"),
+    *("registrations", "spark_reports", "waku_bridge", "xmpp_bridge"),
 )
 # Tables that stay small on every installation: configuration, or one row for each day, channel, node or operator.
 SMALL = frozenset(
@@ -57,6 +54,82 @@ SMALL = frozenset(
 FIRST_RELEASE = dict.fromkeys(OURS, "0001_initial")
 # Later migrations that may do what others must not: (app, name) → the reason why nobody waits for it.
 ACCEPTED: dict[tuple[str, str], str] = {}
+
+# Statements that harm a running server, and what to do instead. The first group is the table.
+_TABLE = r'"?(\w+)"?'
+_ALTER = rf"^ALTER TABLE (?:ONLY )?{_TABLE} .*"
+RULES = {
+    re.compile(pattern, re.IGNORECASE | re.DOTALL): reason
+    for pattern, reason in {
+        rf"^CREATE (?:UNIQUE )?INDEX (?!CONCURRENTLY)\S+ ON {_TABLE}": "blocks writers: make it concurrently",
+        rf"^DROP INDEX (?!CONCURRENTLY)(?:IF EXISTS )?{_TABLE}": "blocks everybody: drop it concurrently",
+        rf"{_ALTER}ADD CONSTRAINT \S+ (?:FOREIGN KEY|CHECK)(?!.*NOT VALID)": (
+            "reads the whole table under a lock: add it NOT VALID, and validate it in the next migration"
+        ),
+        rf"{_ALTER}ADD CONSTRAINT \S+ (?:UNIQUE|PRIMARY KEY|EXCLUDE)(?!.*USING INDEX)": (
+            "builds an index under a lock: make it concurrently first, and add the constraint USING INDEX"
+        ),
+        rf"{_ALTER}ALTER COLUMN \S+ TYPE ": "rewrites the whole table: add a column, and copy in steps",
+        rf"{_ALTER}ALTER COLUMN \S+ SET NOT NULL": (
+            "reads the whole table under a lock: add a CHECK NOT VALID, validate it, set NOT NULL a migration later"
+        ),
+        rf"{_ALTER}ADD COLUMN .*(?:GENERATED ALWAYS AS|DEFAULT .*(?:random|clock_timestamp|uuid|nextval)\w*\()": (
+            "rewrites the whole table: add it without a value, and fill it in steps"
+        ),
+        rf"{_ALTER}ADD COLUMN .* (?:UNIQUE|REFERENCES|PRIMARY KEY)\b": "builds an index or reads all under a lock",
+        rf"{_ALTER}ALTER COLUMN \S+ DROP DEFAULT": "leaves the running version without a value: use db_default",
+        rf"{_ALTER}(?:DROP COLUMN|RENAME COLUMN|RENAME TO)": "removes a part in use: remove it in the next release",
+        rf"^(?:DROP TABLE|TRUNCATE)(?: IF EXISTS)? {_TABLE}": "removes a table that the running version uses",
+        rf"^(?:CLUSTER|VACUUM FULL) {_TABLE}": "rewrites the whole table under a lock",
+        rf"^(?:WITH .*)?(?:UPDATE|DELETE FROM) {_TABLE}": "changes rows of a big table: do it in steps, outside",
+    }.items()
+}
+
+
+def statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script without comments and with single blanks."""
+    for part in re.split(r";\s*(?:\n|$)", re.sub(r"--[^\n]*", "", script)):
+        if statement := " ".join(part.split()).rstrip(";"):
+            yield statement
+
+
+def faults(script: Iterable[str], big: frozenset[str], indexes: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield statements of one migration that harm a big table, with the reason.
+
+    ``big`` are tables that exist before the migration; ``indexes`` has the table of each index.
+    """
+    for statement in script:
+        for pattern, reason in RULES.items():
+            found = pattern.search(statement)
+            if found and indexes.get(found.group(1), found.group(1)) in big:
+                yield statement, reason
+                break
+
+
+def _migrations() -> dict[tuple[str, str], Migration]:
+    disk = MigrationLoader(connection).disk_migrations
+    return {key: migration for key, migration in disk.items() if key[0] in OURS}
+
+
+def _before(migration: Migration) -> ProjectState:
+    return MigrationLoader(connection).project_state((migration.app_label, migration.name), at_end=False)
+
+
+def _faults(migration: Migration, before: ProjectState) -> Iterator[str]:
+    with connection.schema_editor(collect_sql=True, atomic=False) as editor:
+        migration.apply(before.clone(), editor, collect_sql=True)
+    there = {model._meta.db_table for model in before.apps.get_models()} | {"django_admin_log"}
+    script = [one for text in editor.collected_sql for one in statements(f"{text}\n")]
+    for statement, reason in faults(script, frozenset(there - SMALL), _indexes(there)):
+        yield f"`{statement[:100]}` {reason}"
+    if any(isinstance(operation, RunPython) for operation in migration.operations):
+        yield "RunPython may change any number of rows in one transaction: add the reason why they are few to ACCEPTED"
+
+
+def _indexes(tables: set[str]) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexname, tablename FROM pg_indexes WHERE tablename = ANY(%s)", [sorted(tables)])
+        return dict(cursor.fetchall())
 
 
 def test_no_migration_rewrites_or_locks_a_table_that_grows() -> None:
@@ -97,35 +170,6 @@ def test_every_table_listed_as_small_exists() -> None:
     assert {model._meta.db_table for model in apps.get_models()} >= SMALL
 
 
-def _migrations() -> dict[tuple[str, str], Migration]:
-    disk = MigrationLoader(connection).disk_migrations
-    return {key: migration for key, migration in disk.items() if key[0] in OURS}
-
-
-def _before(migration: Migration) -> ProjectState:
-    return MigrationLoader(connection).project_state((migration.app_label, migration.name), at_end=False)
-
-
-def _faults(migration: Migration, before: ProjectState) -> Iterator[str]:
-    with connection.schema_editor(collect_sql=True, atomic=False) as editor:
-        migration.apply(before.clone(), editor, collect_sql=True)
-    there = {model._meta.db_table for model in before.apps.get_models()} | {"django_admin_log"}
-    script = [one for text in editor.collected_sql for one in statements(f"{text}\n")]
-    for statement, reason in faults(script, frozenset(there - SMALL), _indexes(there)):
-        yield f"`{statement[:100]}` {reason}"
-    if any(isinstance(operation, RunPython) for operation in migration.operations):
-        yield "RunPython may change any number of rows in one transaction: add the reason why they are few to ACCEPTED"
-
-
-def _indexes(tables: set[str]) -> dict[str, str]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT indexname, tablename FROM pg_indexes WHERE tablename = ANY(%s)", [sorted(tables)])
-        return dict(cursor.fetchall())
-
-
-BIG = frozenset({"thing"})
-
-
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -158,6 +202,6 @@ BIG = frozenset({"thing"})
     ],
 )
 def test_each_kind_of_statement_is_judged(script: str, reason: str) -> None:
-    found = [why for _, why in faults(statements(script), BIG, {"a_of_thing": "thing"})]
+    found = [why for _, why in faults(statements(script), frozenset({"thing"}), {"a_of_thing": "thing"})]
     assert bool(found) == bool(reason)
     assert not reason or re.search(reason, found[0])
