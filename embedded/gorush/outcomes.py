@@ -1,36 +1,16 @@
-"""The outcome of a push, decided by the prefix of its device token. The module is pure; this table documents it.
+"""The outcome of a push, decided by the fate that begins its device token. The module is pure.
 
-Tokens of Apple are hex. A prefix may be written in hex too, so that servers accept the whole as a token.
+A push is delivered, unless its token begins with one of these:
 
-token              the push                              iOS error                 Android error
-anything else      is delivered                          -                         -
-dead-…             is refused: app uninstalled           Unregistered              Requested entity was not found.
-expired-…          is refused: token no longer valid     ExpiredToken              NotRegistered
-uninstalled-…      is refused: app uninstalled           Unregistered              … uninstalled or unregistered …
-bad-…              is refused: no such token             BadDeviceToken            … not a valid FCM registration token
-invalid-…          is refused: no such token             BadDeviceToken            Invalid registration token …
-wrong-…            is refused: another app's token       DeviceTokenNotForTopic    SenderId mismatch
-config-…           is refused: operator must act         InvalidProviderToken      Permission '…' denied …
-topic-…            is refused: operator must act         TopicDisallowed           Auth error from APNS …
-big-…              is refused: payload too large         PayloadTooLarge           Android message is too big
-argument-…         is refused: payload wrong             BadPriority               Request contains an invalid argument.
-quota-…            is refused for now                    TooManyRequests           Quota exceeded …
-busy-…             is refused for now, every time        ServiceUnavailable        The service is currently unavailable.
-outage-…           is the same on iOS; on Android the Firebase SDK tries five times before it fails
-internal-…         is refused for now                    InternalServerError       Internal error encountered.
-new-…              is refused with an unknown error      SomethingNew              Something new.
-naming-…           is the same, with the token in the error
-html-…             is refused by a proxy's page          invalid character '<' …   unexpected http response …
-reset-…            is delivered, but the connection reset before the answer: as lost-, with the error of a connection
-                   that failed before anything was sent
-lost-…             is delivered, but the connection lost before the answer: an error of the transport, with the token
-                   in it on iOS; on Android the Firebase SDK tries again, and it is delivered five times
-flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
-slow<ms>-REST      takes that long, then goes like the token REST
+<refusal>-…        is refused, with the error of that name (`Refusal`), in small letters
 hang-…             is not sent, and the request never answered: gorush's queue is full
 500-…              is not sent, and the request answered 500 with an empty body
 garbage-…          is not sent, and the request answered 200 with something that is not JSON: a proxy's page
 cut-…              is delivered, and the connection cut without an answer: the result is unknown
+flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
+slow<ms>-REST      takes that long, then goes like the token REST
+
+Tokens of Apple are hex. The fate may be written in hex too, so that servers accept the whole as a token.
 """
 
 import re
@@ -66,26 +46,34 @@ class Answer(Enum):
 class Refusal(Enum):
     """An error of Apple or Google: the texts that gorush passes on for iOS and for Android."""
 
+    # The device is gone, or the token is wrong.
     DEAD = ("Unregistered", "Requested entity was not found.")
     EXPIRED = ("ExpiredToken", "NotRegistered")
     UNINSTALLED = ("Unregistered", "The app has been uninstalled or unregistered from the device.")
     BAD = ("BadDeviceToken", "The registration token is not a valid FCM registration token")
     INVALID = ("BadDeviceToken", "Invalid registration token provided.")
     WRONG = ("DeviceTokenNotForTopic", "SenderId mismatch")
+    # The operator must act.
     CONFIG = ("InvalidProviderToken", "Permission 'cloudmessaging.messages.create' denied on resource")
     TOPIC = ("TopicDisallowed", "Auth error from APNS or Web Push Service")
+    # The payload is wrong.
     BIG = ("PayloadTooLarge", "Android message is too big")
     ARGUMENT = ("BadPriority", "Request contains an invalid argument.")
+    # For now. The Firebase SDK tries five times before an outage fails.
     QUOTA = ("TooManyRequests", "Quota exceeded for quota metric 'Send requests'")
     BUSY = ("ServiceUnavailable", "The service is currently unavailable.")
     OUTAGE = ("ServiceUnavailable ", "The service is currently unavailable. ")  # another member, not an alias of BUSY
     INTERNAL = ("InternalServerError", "Internal error encountered.")
+    # Unknown errors. One has the token in it.
     NEW = ("SomethingNew", "Something new.")
     NAMING = ("Nobody likes {token} here", "Nobody likes {token} here.")
+    # A proxy's page.
     HTML = (
         "invalid character '<' looking for beginning of value",
         f"unexpected http response with status: 502\n{PAGE}",
     )
+    # Delivered, but the connection was lost or reset before the answer. On Android the Firebase SDK tries again, and it
+    # is delivered five times. The error of a reset is that of a connection that failed before anything was sent.
     LOST = (
         f'Post "{APPLE_URL}{{token}}": unexpected EOF',
         f'unknown error while making an http call: Post "{GOOGLE_URL}": unexpected EOF',

@@ -5,7 +5,7 @@ notifications and tokens, and topics for Firebase, which reach every subscriber.
 without an error. These are refused here, so that no flow comes to rely on them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import orjson
 from embedded.gorush.outcomes import Platform
 
 MAX_PAYLOAD_BYTES = 4096
-PRIORITIES = (None, "normal", "high")
 # The fields that this server sends. `sound` has any type.
 FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("platform", "expiration"), int),
@@ -24,7 +23,6 @@ FIELD_TYPES: Mapping[str, type] = {
     "tokens": list,
 }
 ANDROID_TYPES: Mapping[str, type] = {**dict.fromkeys(("collapse_key", "priority", "ttl"), str), "notification": dict}
-LISTED: Mapping[str, type] = {"notifications": list}
 
 
 class BadRequestError(ValueError):
@@ -33,35 +31,24 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """The notification of a request: its fields as sent, and its tokens."""
+    """The notification of a request: its fields as sent. ``platform`` is None for one that gorush does not handle.
+
+    gorush drops such a notification before it counts, which a dry run relies on.
+    """
 
     fields: Mapping[str, Any]
-    tokens: Sequence[str]
-
-    @property
-    def platform(self) -> int:
-        return self.fields.get("platform") or 0
-
-    @property
-    def is_enabled(self) -> bool:
-        """Return whether gorush handles the platform. It drops others before it counts, which a dry run relies on."""
-        return self.platform in (Platform.IOS, Platform.ANDROID)
-
-    @property
-    def is_of_our_shape(self) -> bool:
-        """Return whether it has one token, and at Firebase nothing that gorush would drop or send to others, too."""
-        is_sound = self.fields.get("priority") in PRIORITIES and all(self.tokens) and not self.text("topic")
-        return len(self.tokens) == 1 and (self.platform != Platform.ANDROID or is_sound)
+    token: str
+    platform: Platform | None
 
     @property
     def count(self) -> int:
         """Return the number of pushes as gorush counts them: one for the token, and one for a topic."""
-        return (1 + bool(self.text("topic"))) * self.is_enabled
+        return 1 + bool(self.text("topic")) if self.platform else 0
 
     @property
     def collapse_id(self) -> str:
         """Return the id by which a phone replaces a push: of a data message its key, of a shown one its tag."""
-        if self.platform != Platform.ANDROID:
+        if self.platform is not Platform.ANDROID:
             return self.text("collapse_id")
         android = self.fields.get("android") or {}
         return str(android.get("collapse_key") or (android.get("notification") or {}).get("tag") or "")
@@ -70,7 +57,7 @@ class Notification:
     def is_too_large(self) -> bool:
         """Return whether the payload exceeds the limits of Apple and Google."""
         data, text = self.fields.get("data") or {}, self.text("message")
-        if self.platform == Platform.ANDROID:
+        if self.platform is Platform.ANDROID:
             return len(orjson.dumps({"body": text} if text else {}) + orjson.dumps(data)) > MAX_PAYLOAD_BYTES
         is_available = int(bool(self.fields.get("content_available")))
         aps = {"alert": text, "sound": self.text("sound"), "content-available": is_available}
@@ -84,22 +71,30 @@ class Notification:
 def read_push(body: bytes) -> Notification:
     """Return the notification of a request. Raises BadRequestError, with gorush's own text where it has one."""
     try:
-        notifications = [_notification(fields) for fields in _checked(orjson.loads(body), LISTED)["notifications"]]
+        listed = _checked(orjson.loads(body), {"notifications": list})["notifications"]
+        notifications = [notification for fields in listed for notification in _of_each_token(fields)]
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise BadRequestError("Missing notifications field.") from exc
-    if not notifications:
+    if not listed:
         raise BadRequestError("Notifications field is empty.")
-    if len(notifications) > 1 or not notifications[0].is_of_our_shape:
+    if len(notifications) != 1 or not _is_of_our_shape(notifications[0]):
         raise BadRequestError("The development gorush takes one notification to one token.")
     return notifications[0]
 
 
-def _notification(fields: Mapping[str, Any]) -> Notification:
+def _of_each_token(fields: Mapping[str, Any]) -> list[Notification]:
     _checked(_checked(fields, FIELD_TYPES).get("android") or {}, ANDROID_TYPES)
-    tokens = fields.get("tokens") or ()
+    tokens, number = fields.get("tokens") or [], fields.get("platform")
     if not all(isinstance(token, str) for token in tokens):
         raise TypeError("tokens")
-    return Notification(fields, tokens)
+    platform = Platform(number) if number in set(Platform) else None
+    return [Notification(fields, token, platform) for token in tokens]
+
+
+def _is_of_our_shape(each: Notification) -> bool:
+    """Return whether it has nothing for Firebase that gorush would drop or send to others, too."""
+    is_sound = each.token and each.text("priority") in ("", "normal", "high") and not each.text("topic")
+    return bool(is_sound) or each.platform is not Platform.ANDROID
 
 
 def _checked(fields: Mapping[str, Any], types: Mapping[str, type]) -> Mapping[str, Any]:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 from aiohttp import web
@@ -49,16 +48,14 @@ log:
 grpc:
   enabled: false
 """
+# `body` has what `/dev/pushes` shows of a push.
 SCHEMA = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
-CREATE TABLE IF NOT EXISTS push (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, received_ms INTEGER NOT NULL, platform INTEGER NOT NULL, token TEXT NOT NULL,
-    topic TEXT NOT NULL, collapse_id TEXT NOT NULL, error TEXT NOT NULL, notification BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS push_token ON push (token, collapse_id, error);
+CREATE TABLE IF NOT EXISTS received (id INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL,
+    collapse_id TEXT NOT NULL, error TEXT NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS received_token ON received (token, collapse_id, error);
 """
-INSERT = """INSERT INTO push (received_ms, platform, token, topic, collapse_id, error, notification)
-    VALUES (?, ?, ?, ?, ?, ?, ?)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,55 +87,58 @@ class Gateway:
         self.faults = Faults()
         self.counters: Counter[str] = Counter()
         self.record = sqlite3.connect(settings.data or ":memory:", isolation_level=None)
-        self.record.row_factory = sqlite3.Row
         self.record.executescript(SCHEMA)
 
     async def send(self, notification: Notification) -> Outcome:
         """Return the outcome of a notification once it is settled, as gorush does in sync mode."""
-        outcome = self._outcome(notification)
-        self.counters["total_count"] += notification.count
-        self.counters["submitted_tasks"] += notification.is_enabled
-        if outcome.delay_ms:
-            await asyncio.sleep(outcome.delay_ms / 1000)
-        if outcome.is_sent:
-            self._receive(notification, outcome)
-        self.counters["success_tasks"] += notification.is_enabled
+        outcome, is_enabled = self._outcome(notification), notification.platform is not None
+        self.counters += Counter(total_count=notification.count, submitted_tasks=is_enabled)
+        await asyncio.sleep(outcome.delay_ms / 1000)
+        if outcome.is_sent and notification.platform:
+            self._receive(notification, notification.platform.name.lower(), outcome)
+        self.counters["success_tasks"] += is_enabled
         return outcome
 
     def _outcome(self, notification: Notification) -> Outcome:
         """Decide by the faults, and then by the token, after the checks that gorush, Apple and Google make before."""
-        [token], faults = notification.tokens, self.faults
-        if faults.status:
-            return Outcome(is_sent=False, status=faults.status)
-        if not notification.is_enabled:
-            return Outcome(is_sent=False)
-        platform = Platform(notification.platform)
-        if faults.strikes("refuses_keys"):
+        token, platform = notification.token, notification.platform
+        if self.faults.status or not platform:
+            return Outcome(is_sent=False, status=self.faults.status or 200)
+        if self.faults.strikes("refuses_keys"):
             outcome = refuse(Refusal.CONFIG, platform, token)
-        elif platform is Platform.IOS and (reason := _refusal_of_apple(notification, token)):
+        elif platform is Platform.IOS and (reason := _refusal_of_apple(notification)):
             outcome = Outcome(error=reason)
         elif notification.is_too_large:
             outcome = refuse(Refusal.BIG, platform, token)
         else:
             outcome = decide(token, platform, self._tries(token, notification.collapse_id))
-        return replace(outcome, delay_ms=outcome.delay_ms + faults.delay_ms)
+        return replace(outcome, delay_ms=outcome.delay_ms + self.faults.delay_ms)
 
-    def _tries(self, token: str, collapse_id: str) -> int:
-        if "flaky" not in fate_of(token):
+    def _tries(self, *address: str) -> int:
+        if "flaky" not in fate_of(address[0]):
             return 0
-        sql = "SELECT count(*) FROM push WHERE token = ? AND collapse_id = ?"
-        return int(self.record.execute(sql, (token, collapse_id)).fetchone()[0])
+        counted = self.record.execute("SELECT count(*) FROM received WHERE (token, collapse_id) = (?, ?)", address)
+        return int(counted.fetchone()[0])
 
-    def _receive(self, notification: Notification, outcome: Outcome) -> None:
-        now_ms, body = time.time_ns() // 1_000_000, orjson.dumps(notification.fields)
-        address = notification.platform, notification.tokens[0], notification.text("topic"), notification.collapse_id
-        self.record.executemany(INSERT, [(now_ms, *address, outcome.upstream_error, body)] * outcome.sends)
-        kind = "push_error" if outcome.error else "push_success"
-        self.counters[f"{Platform(notification.platform).name.lower()}.{kind}"] += 1
+    def _receive(self, notification: Notification, platform: str, outcome: Outcome) -> None:
+        shown = {
+            "received_ms": time.time_ns() // 1_000_000,
+            "platform": platform,
+            "token": notification.token,
+            "collapse_id": notification.collapse_id,
+            "error": outcome.upstream_error,
+            **{name: notification.text(name) for name in ("topic", "notif_id", "message")},
+            "data": notification.fields.get("data") or {},
+            "notification": notification.fields,
+        }
+        row = notification.token, notification.collapse_id, outcome.upstream_error, orjson.dumps(shown)
+        insert = "INSERT INTO received (token, collapse_id, error, body) VALUES (?, ?, ?, ?)"
+        self.record.executemany(insert, [row] * outcome.sends)
+        self.counters[f"{platform}.{'push_error' if outcome.error else 'push_success'}"] += 1
 
 
-def _refusal_of_apple(notification: Notification, token: str) -> str:
-    if not token:
+def _refusal_of_apple(notification: Notification) -> str:
+    if not notification.token:
         return "MissingDeviceToken"
     if not notification.text("topic"):
         return "MissingTopic"
@@ -191,12 +191,12 @@ async def push(request: web.Request) -> web.Response:
 
 
 def _failure(notification: Notification, outcome: Outcome, *, hide_token: bool) -> dict[str, str]:
-    [token], notif_id = notification.tokens, notification.text("notif_id")
+    notif_id = notification.text("notif_id")
     return {
         **({"notif_id": notif_id} if notif_id else {}),
         "type": "failed-push",
-        "platform": Platform(notification.platform).name.lower(),
-        "token": mask(token) if hide_token else token,
+        "platform": notification.platform.name.lower() if notification.platform else "",
+        "token": mask(notification.token) if hide_token else notification.token,
         "message": notification.text("message"),
         "error": outcome.error,
     }
@@ -224,10 +224,8 @@ async def statistics(request: web.Request) -> web.Response:
     """Answer with gorush's counters. A task is a notification, counted when it ends."""
     counters = request.app[GATEWAY].counters
     tasks = {name: counters[name] for name in ("success_tasks", "failure_tasks", "submitted_tasks", "total_count")}
-    platforms = {
-        name: {kind: counters[f"{name}.{kind}"] for kind in ("push_success", "push_error")}
-        for name in ("ios", "android")
-    }
+    kinds = "push_success", "push_error"
+    platforms = {name: {kind: counters[f"{name}.{kind}"] for kind in kinds} for name in ("ios", "android")}
     return json_reply({"version": VERSION, "busy_workers": 0, **tasks, **platforms}, charset="utf-8")
 
 
@@ -249,23 +247,17 @@ async def list_pushes(request: web.Request) -> web.Response:
 
     `counts` has for each token how many pushes were accepted, and how many refused.
     """
-    record = request.app[GATEWAY].record
-    since, limit = int(request.query.get("since", 0)), int(request.query.get("limit", PAGE))
-    page = list(map(_as_dict, record.execute("SELECT * FROM push WHERE id > ? ORDER BY id LIMIT ?", (since, limit))))
-    counted = record.execute("SELECT token, sum(error = ''), sum(error != '') FROM push GROUP BY token")
+    record, since = request.app[GATEWAY].record, int(request.query.get("since", 0))
+    page = since, int(request.query.get("limit", PAGE))
+    found = record.execute("SELECT id, body FROM received WHERE id > ? ORDER BY id LIMIT ?", page)
+    pushes = [{"id": number, **orjson.loads(body)} for number, body in found]
+    counted = record.execute("SELECT token, sum(error = ''), sum(error != '') FROM received GROUP BY token")
     counts = {token: {"accepted": accepted, "refused": refused} for token, accepted, refused in counted}
-    return json_reply({"pushes": page, "last_id": page[-1]["id"] if page else since, "counts": counts})
-
-
-def _as_dict(row: sqlite3.Row) -> dict[str, Any]:
-    shown = dict(row) | {"platform": Platform(row["platform"]).name.lower()}
-    notification = orjson.loads(shown.pop("notification"))
-    texts = {name: notification.get(name) or "" for name in ("notif_id", "message")}
-    return {**shown, **texts, "data": notification.get("data") or {}, "notification": notification}
+    return json_reply({"pushes": pushes, "last_id": pushes[-1]["id"] if pushes else since, "counts": counts})
 
 
 @routes.delete("/dev/pushes")
 async def forget_pushes(request: web.Request) -> web.Response:
     """Forget all pushes. Ids go on, so that a reader's `since` stays valid."""
-    request.app[GATEWAY].record.execute("DELETE FROM push")
+    request.app[GATEWAY].record.execute("DELETE FROM received")
     return web.Response(status=204)

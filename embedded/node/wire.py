@@ -87,12 +87,11 @@ def write_enr(pubsub_topics: Sequence[str], *, seq: int) -> str:
 
     It has no keys, no address and no valid signature, because no peer uses it to connect to a development node.
     """
-    parts = [SIGNATURE, _bytes(seq), b"id", b"v4"]
-    if pubsub_topics:
-        parts += [b"rs", _shards(pubsub_topics)]
-    parts += [b"waku2", bytes([RELAY_STORE_LIGHTPUSH])]
+    shards = [b"rs", _shards(pubsub_topics)] if pubsub_topics else []
+    number = seq.to_bytes((seq.bit_length() + 7) // 8)
+    parts = [SIGNATURE, number, b"id", b"v4", *shards, b"waku2", bytes([RELAY_STORE_LIGHTPUSH])]
     body = b"".join(map(_rlp_string, parts))
-    return "enr:" + urlsafe_b64encode(_rlp_length(len(body), 0xC0) + body).decode().rstrip("=")
+    return "enr:" + urlsafe_b64encode(bytes([0xF8, len(body)]) + body).decode().rstrip("=")
 
 
 def _shards(pubsub_topics: Sequence[str]) -> bytes:
@@ -107,14 +106,7 @@ def _shards(pubsub_topics: Sequence[str]) -> bytes:
 
 
 def _rlp_string(value: bytes) -> bytes:
-    return value if len(value) == 1 and value[0] < 0x80 else _rlp_length(len(value), 0x80) + value
-
-
-def _rlp_length(size: int, offset: int) -> bytes:
-    if size <= 55:
-        return bytes([offset + size])
-    return bytes([offset + 55 + len(_bytes(size))]) + _bytes(size)
-
-
-def _bytes(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 7) // 8)
+    """Return up to 255 bytes with their length."""
+    if len(value) == 1 and value[0] < 0x80:
+        return value
+    return (bytes([0x80 + len(value)]) if len(value) <= 55 else bytes([0xB8, len(value)])) + value

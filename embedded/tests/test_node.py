@@ -6,19 +6,17 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer, unused_port
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedded.node.node import Settings
-from embedded.node.ring import Ring
+from embedded.node.node import Ring, Settings
 from embedded.node.server import create_app
 from embedded.node.store import Archive, StoreQuery
 from waku_bridge.codec.topics import message_hash
@@ -33,22 +31,16 @@ ON_SHARD = Settings(shards=(SHARD,))
 Client = TestClient[Any, Any]
 
 
-def run(scenario: Callable[..., Awaitable[None]], *nodes: Settings, clock: Callable[[], int] = lambda: NOW_NS) -> None:
-    """Run a scenario against fresh nodes, each with a client."""
+def run(
+    scenario: Callable[..., Awaitable[None]], settings: Settings, clock: Callable[[], int] = lambda: NOW_NS
+) -> None:
+    """Run a scenario against a fresh node."""
 
     async def main() -> None:
-        async with AsyncExitStack() as running:
-            servers = (TestServer(create_app(settings, clock_ns=clock), port=port) for port, settings in ports(nodes))
-            await scenario(*[await running.enter_async_context(TestClient(server)) for server in servers])
+        async with TestClient(TestServer(create_app(settings, clock_ns=clock))) as client:
+            await scenario(client)
 
     asyncio.run(main())
-
-
-def ports(nodes: tuple[Settings, ...]) -> Iterator[tuple[int, Settings]]:
-    """Yield a port for each node. Two of them are each other's peer."""
-    found = [unused_port() for _ in nodes]
-    for port, settings in zip(found, nodes, strict=True):
-        yield port, replace(settings, peers=tuple(f"http://127.0.0.1:{other}" for other in found if other != port))
 
 
 def body(number: int, **fields: object) -> dict[str, object]:
@@ -60,31 +52,22 @@ def hash_of(number: int) -> str:
     return f"0x{message_hash(SHARD, WakuMessage(str(number).encode(), TOPIC, NOW_NS + number)).hex()}"
 
 
-async def publish(client: Client, *numbers: int, path: str = MESSAGES, **fields: object) -> None:
+async def publish(client: Client, *numbers: int, **fields: object) -> None:
     for number in numbers:
-        assert (await client.post(path, json=body(number, **fields))).status == 200
+        assert (await client.post(MESSAGES, json=body(number, **fields))).status == 200
 
 
 async def break_node(client: Client, **faults: object) -> None:
     assert (await client.post("/dev/faults", json=faults)).status == 200
 
 
-async def drained(client: Client, path: str = MESSAGES) -> list[int]:
-    return [raw["timestamp"] - NOW_NS for raw in await (await client.get(path)).json() or ()]
-
-
-async def find(client: Client, **query: object) -> dict[str, Any]:
-    return dict(await (await client.get(STORE, params={name: str(value) for name, value in query.items()})).json())
+async def drained(client: Client) -> list[int]:
+    return [raw["timestamp"] - NOW_NS for raw in await (await client.get(MESSAGES)).json()]
 
 
 async def stored(client: Client, **query: object) -> list[str]:
-    return [entry["messageHash"] for entry in (await find(client, **query))["messages"]]
-
-
-async def until_stored(client: Client, *numbers: int) -> None:
-    async with asyncio.timeout(5):
-        while set(await stored(client)) != set(map(hash_of, numbers)):  # noqa: ASYNC110 -- another server's state has no event
-            await asyncio.sleep(0.01)
+    reply = await client.get(STORE, params={name: str(value) for name, value in query.items()})
+    return [entry["messageHash"] for entry in (await reply.json())["messages"]]
 
 
 # Relay ----------------------------------------------------------------------------------------------------------------
@@ -296,47 +279,6 @@ def test_a_fault_strikes_as_often_as_it_is_set_to(fault: str, path: str, status:
     run(scenario, Settings(shards=(SHARD, OTHER)))
 
 
-def test_cursors_go_in_a_circle_on_demand() -> None:
-    async def scenario(client: Client) -> None:
-        await publish(client, 1, 2, 3)
-        await break_node(client, store_cursor_circles=True)
-        cursors = [hash_of(1)]
-        for _ in range(4):
-            cursors.append((await find(client, pageSize=1, cursor=cursors[-1]))["paginationCursor"])
-        assert cursors == [*map(hash_of, (1, 2, 1, 2, 1))]
-
-    run(scenario, ON_SHARD)
-
-
-@pytest.mark.parametrize("fault", ["cut_after_drain", "cut_after_publish"])
-def test_a_cut_answer_hides_what_was_done_and_a_failed_publish_has_done_nothing(fault: str) -> None:
-    async def scenario(client: Client) -> None:
-        await break_node(client, publish_fails=1)
-        assert (await client.post(MESSAGES, json=body(1))).status == 500
-        assert await drained(client) == []
-        await publish(client, 1)
-        await break_node(client, **{fault: 1})
-        with pytest.raises(aiohttp.ServerDisconnectedError):
-            await (client.get(MESSAGES) if fault == "cut_after_drain" else client.post(MESSAGES, json=body(2)))
-        assert await drained(client) == ([] if fault == "cut_after_drain" else [1, 2])
-
-    run(scenario, ON_SHARD)
-
-
-def test_a_failed_subscription_answers_ok_and_receives_nothing_until_it_is_cancelled() -> None:
-    async def scenario(client: Client) -> None:
-        await break_node(client, subscribe_fails=1)
-        assert [(await client.post(SUBSCRIPTIONS, json=[SHARD])).status for _ in "12"] == [500, 200]
-        await publish(client, 1)
-        assert await drained(client) == []
-        for method in ("DELETE", "POST"):
-            assert (await client.request(method, SUBSCRIPTIONS, json=[SHARD])).status == 200
-        await publish(client, 2)
-        assert await drained(client) == [2]
-
-    run(scenario, Settings())
-
-
 @pytest.mark.parametrize("skew", [30, -30])
 def test_a_wrong_clock_is_in_the_date_and_decides_what_is_stored(skew: int) -> None:
     async def scenario(client: Client) -> None:
@@ -349,44 +291,3 @@ def test_a_wrong_clock_is_in_the_date_and_decides_what_is_stored(skew: int) -> N
         assert len(await stored(client)) == 1
 
     run(scenario, ON_SHARD)
-
-
-def test_the_archive_misses_messages_or_gets_them_late_and_a_smaller_ring_evicts_more() -> None:
-    async def scenario(client: Client) -> None:
-        await break_node(client, archive_refuses=1, archive_delay_ms=100)
-        await publish(client, 1, 2)
-        assert await stored(client) == []
-        await until_stored(client, 2)
-        await break_node(client, archive_delay_ms=0, ring_capacity_messages=1)
-        await publish(client, 3, 4)
-        assert await drained(client) == [4]
-
-    run(scenario, ON_SHARD)
-
-
-@pytest.mark.parametrize("fault", ["no_peers", "gossip_lost"])
-def test_a_message_reaches_the_peer_unless_the_nodes_are_apart(fault: str) -> None:
-    async def scenario(here: Client, there: Client) -> None:
-        await break_node(here, **{fault: True})
-        connection = (await (await here.get("/health")).json())["connectionStatus"]
-        assert connection == ("Disconnected" if fault == "no_peers" else "PartiallyConnected")
-        await publish(here, 1)
-        await here.delete("/dev/faults")
-        await publish(here, 2)
-        await until_stored(there, 2)
-        await publish(there, 3)
-        await until_stored(here, 1, 2, 3)
-        assert (await drained(here), await drained(there)) == ([1, 2, 3], [2, 3])
-
-    run(scenario, ON_SHARD, ON_SHARD)
-
-
-@pytest.mark.parametrize(
-    "faults", [b"", b"[1]", b'{"typo": true}', b'{"no_peers": "yes"}', b'{"no_peers": -1}', b'{"clock_skew_ms": true}']
-)
-def test_an_unknown_fault_is_refused_and_changes_nothing(faults: bytes) -> None:
-    async def scenario(client: Client) -> None:
-        assert (await client.post("/dev/faults", data=faults)).status == 400
-        assert not any((await (await client.get("/dev/faults")).json()).values())
-
-    run(scenario, Settings())

@@ -36,7 +36,7 @@ def structure() -> set[tuple[str, ...]]:
     return {row for row in found if not re.search(r"_(d\d{8}|default|under_way)$", row[0])}
 
 
-def test_there_are_as_many_rows_as_requested_and_more_can_be_added_to_the_same_structure() -> None:
+def test_a_made_up_month_is_one_that_the_server_could_have_written_and_more_can_be_added() -> None:
     before = structure()
 
     seeding.fill(1000, 2000, lambda _: None)
@@ -44,20 +44,19 @@ def test_there_are_as_many_rows_as_requested_and_more_can_be_added_to_the_same_s
     assert structure() == before
     assert Registration.objects.count() == 1000
     assert 2000 <= Attempt.objects.count() <= 2400
+    routes_and_tokens_are_those_of_active_registrations_and_devices()
+    notifications_have_ended_or_have_a_next_step()
+    a_request_leads_to_its_envelope_and_its_reply()
+    the_first_users_are_found_by_their_chat_keys()
     factories.make_attempt(factories.make_notification(route=factories.make_registration().route))
 
 
-@pytest.mark.usefixtures("filled")
-def test_registrations_have_routes_and_tokens_while_they_are_active() -> None:
+def routes_and_tokens_are_those_of_active_registrations_and_devices() -> None:
     active = Q(state=Registration.State.ACTIVE)
     whole = Q(route__isnull=False, access_token_encrypted__isnull=False, pseudonym__isnull=False)
     assert not Registration.objects.filter(active & ~whole | ~active & Q(route__isnull=False)).exists()
     token = Route.objects.values_list("address_encrypted", flat=True).first()
     assert keyring().decrypt(Purpose.ADDRESS, token).startswith(b"of no device")
-
-
-@pytest.mark.usefixtures("filled")
-def test_devices_of_xmpp_users_have_routes_while_they_are_active() -> None:
     assert Device.objects.count() == 100
     active = Q(state=Device.State.ACTIVE)
     is_ended = ~active & Q(route=None, ended_at__isnull=False)
@@ -65,10 +64,8 @@ def test_devices_of_xmpp_users_have_routes_while_they_are_active() -> None:
     assert not Route.objects.filter(registration=None, device=None).exists()
 
 
-@pytest.mark.usefixtures("filled")
-def test_notifications_have_ended_or_have_a_next_step() -> None:
-    is_open = Q(state__in=TRANSITIONS)
-    rows = Notification.objects
+def notifications_have_ended_or_have_a_next_step() -> None:
+    is_open, rows = Q(state__in=TRANSITIONS), Notification.objects
     assert rows.filter(is_open).exists()
     assert not rows.filter(is_open, finished_at__isnull=False).exists()
     assert not rows.filter(is_open, next_attempt_at=None, lease_until=None).exists()
@@ -76,16 +73,14 @@ def test_notifications_have_ended_or_have_a_next_step() -> None:
     assert not rows.annotate(found=Count("attempts")).exclude(found=F("attempt_count")).exists()
 
 
-@pytest.mark.usefixtures("filled")
-def test_a_request_leads_to_its_envelope_and_its_reply() -> None:
+def a_request_leads_to_its_envelope_and_its_reply() -> None:
     request = NotificationRequest.objects.filter(state="answered").latest("pk")
     assert InboundEnvelope.objects.get(pk=request.source_key).message_id == request.request_key
     assert OutboundReply.objects.filter(envelope_hash=request.source_key).count() == 1
     assert request.notifications.exists()
 
 
-@pytest.mark.usefixtures("filled")
-def test_the_first_users_are_found_by_their_chat_keys() -> None:
+def the_first_users_are_found_by_their_chat_keys() -> None:
     hashes = [key_hash(key) for key in seeding.chat_keys()]
     assert set(hashes) <= set(Registration.objects.values_list("public_key_hash", flat=True))
     heaviest = Registration.objects.values("public_key_hash").annotate(number=Count("pk")).order_by("-number").first()
