@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.running.delaying import relay
 from embedded.servers import installed
-from embedded.servers.accounts import own_folder
+from embedded.servers.folders import own_folder
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey

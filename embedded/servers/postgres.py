@@ -26,9 +26,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from embedded.servers.accounts import account_for, own_folder
-from embedded.servers.copies import readable_copy
-from embedded.servers.leftovers import stop_leftover
+from embedded.servers.folders import account_for, own_folder, readable_copy, stop_leftover
 from embedded.supervisor.processes import Account, ProcessSpec, StopOrder
 from kit.db.connections import is_marked_ready
 from kit.errors import StartError

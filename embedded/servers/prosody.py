@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embedded.servers.leftovers import stop_leftover
-from embedded.servers.private import write_private
+from embedded.servers.folders import stop_leftover, write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from kit.errors import StartError
 

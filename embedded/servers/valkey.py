@@ -10,8 +10,7 @@ from pathlib import Path
 
 import redis
 
-from embedded.servers.leftovers import stop_leftover
-from embedded.servers.private import write_private
+from embedded.servers.folders import stop_leftover, write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from kit.errors import StartError
 

@@ -1,30 +1,33 @@
 """Start, replacement and stop of the whole server: the order of starts, and the meaning of signals."""
 
 import asyncio
+import fcntl
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 
+from coincurve import PrivateKey
 from django.conf import settings
 
-from embedded.servers.parts import EmbeddedPart
+from embedded.servers.folders import write_private
+from embedded.servers.parts import EmbeddedPart, fetch
 from embedded.servers.ports import is_free
-from embedded.servers.private import write_private
-from embedded.servers.probing import fetch
 from embedded.stack.children import preload
 from embedded.stack.plan import Plan
-from embedded.stack.summary import summary
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import MergedLog
 from embedded.supervisor.processes import ProcessSpec
 from embedded.supervisor.supervisor import Supervisor
 from kit.errors import StartError
 from kit.health.indicators import State
+from pushserver.config.data_dir import LOCK_NAME, VERSION_NAME, refuse_foreign_data, usable
 from pushserver.config.embedded import FILE_NAME
+from pushserver.start.release import version
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -32,6 +35,33 @@ FIRST_REMINDER_SECONDS = 2.0
 REMINDER_SECONDS = 10.0
 # The processes that are not ready yet: their names, and their names in reminders.
 Awaited = dict[str, str]
+
+
+@contextmanager
+def only_one(data_dir: Path) -> Iterator[None]:
+    """Hold the lock that allows one `manage.py up` per ``data_dir``. The kernel releases it with the process.
+
+    This version must have made the data, or must be able to use it.
+
+    Raises StartError when another process, another account or a version before 0.2.0 has it.
+    """
+    refuse_foreign_data(data_dir)
+    with usable(data_dir):
+        data_dir.mkdir(parents=True, exist_ok=True)
+        file = (data_dir / LOCK_NAME).open("a+", encoding="ascii")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise StartError(f"already running on {data_dir} (process {file.read() or '?'}).") from None
+        with usable(data_dir):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            if not (made_by := data_dir / VERSION_NAME).exists():
+                made_by.write_text(f"{version()}\n", encoding="ascii")
+        yield
 
 
 def run(plan: Plan, *, log: MergedLog, private_key: bytes) -> None:
@@ -133,7 +163,7 @@ async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None
         for spec in plan.services:
             await supervisor.start(spec)
         await _wait_until_ready(plan, awaited)
-    for line in summary(plan.url, private_key, plan.embedded):
+    for line in _summary(plan.url, private_key, plan.embedded):
         supervisor.print_line(line)
     for line in plan.notes:
         supervisor.print_line(line)
@@ -206,3 +236,13 @@ def _noted(embedded: Mapping[str, str], file: Path) -> Iterator[None]:
         yield
     finally:
         file.unlink(missing_ok=True)
+
+
+def _summary(url: str, private_key: bytes, embedded: Sequence[EmbeddedPart]) -> Iterator[str]:
+    """Yield the lines that are shown once the server is ready. They have no secret."""
+    public_key = PrivateKey(private_key).public_key
+    yield f"Ready. Console: {url}/admin/ (first user: admin)"
+    yield f"Server public key: {public_key.format().hex()}"
+    yield f"Server chat key: 0x{public_key.format(compressed=False).hex()}"
+    for part in embedded:
+        yield f"Embedded {part.spec.name}: {part.address}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from embedded.servers.accounts import own_folder
+from embedded.servers.folders import own_folder
 from embedded.servers.postgres import EmbeddedPostgres
 from tests.rig.postgres import run_program
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from embedded.servers import installed
-from embedded.servers.accounts import own_folder
+from embedded.servers.folders import own_folder
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder

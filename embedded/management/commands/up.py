@@ -11,9 +11,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from embedded.servers import parts
 from embedded.stack.addresses import Addresses, addresses_of
-from embedded.stack.lock import only_one
 from embedded.stack.plan import Plan, database, services, web
-from embedded.stack.running import run
+from embedded.stack.running import only_one, run
 from embedded.supervisor.output import MergedLog
 from kit.errors import StartError
 from kit.metrics import files

@@ -21,8 +21,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from embedded.servers import accounts, copies, parts, ports
-from embedded.servers.leftovers import stop_leftover
+from embedded.servers import folders, parts, ports
 from embedded.servers.postgres import SETTINGS, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.processes import PROJECT
@@ -221,7 +220,7 @@ def test_a_listening_server_takes_its_port(host):
 def test_another_process_with_the_id_of_a_server_is_left_alone(tmp_path):
     (tmp_path / "server.pid").write_text(f"{os.getpid()}\n")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    stop_leftover(tmp_path / "server.pid", tmp_path)
+    folders.stop_leftover(tmp_path / "server.pid", tmp_path)
     assert not (tmp_path / "server.pid").exists()
 
 
@@ -263,19 +262,19 @@ def test_a_root_that_may_not_give_files_away_gets_an_instruction(tmp_path, requi
 
 def test_programs_are_copied_once_for_all_accounts_under_any_umask(originals, tmp_path, capsys):
     places = [tmp_path, tmp_path / "second"]
-    folder = copies.readable_copy(originals, ["bin", "lib"], "programs-1", places)
+    folder = folders.readable_copy(originals, ["bin", "lib"], "programs-1", places)
     assert folder == tmp_path / "pushserver" / "programs-1"
     assert capsys.readouterr().out.count(str(folder)) == 1
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
     assert modes == {"programs-1": 0o755, "bin": 0o755, "lib": 0o755, "program": 0o755, "library": 0o644}
-    assert copies.readable_copy(originals, ["bin", "lib"], "programs-1", places) == folder
+    assert folders.readable_copy(originals, ["bin", "lib"], "programs-1", places) == folder
     assert capsys.readouterr().out == ""
 
 
 def test_a_damaged_copy_is_made_again(originals, tmp_path):
-    folder = copies.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
+    folder = folders.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
     (folder / "bin" / "program").write_text("")
-    copies.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
+    folders.readable_copy(originals, ["bin", "lib"], "programs-1", [tmp_path])
     assert (folder / "bin" / "program").read_text() == "#!/bin/sh\n"
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -284,16 +283,17 @@ def test_a_place_that_takes_no_copy_is_skipped_and_the_last_fault_has_an_instruc
     (tmp_path / "pushserver").symlink_to(originals)  # belongs to another account
     (tmp_path / "second").mkdir()
     places = [Path("/dev/null"), tmp_path, tmp_path / "second"]
-    assert copies.readable_copy(originals, ["bin"], "programs-1", places).is_relative_to(tmp_path / "second")
+    assert folders.readable_copy(originals, ["bin"], "programs-1", places).is_relative_to(tmp_path / "second")
     with pytest.raises(StartError, match=r"/dev/null: .*; .*belongs to someone else.* start as an ordinary user"):
-        copies.readable_copy(originals, ["bin"], "programs-1", places[:2])
+        folders.readable_copy(originals, ["bin"], "programs-1", places[:2])
 
 
 def test_checkouts_that_copy_at_once_share_one_copy(originals, tmp_path, capsys):
     with ThreadPoolExecutor(8) as pool:
         for number in range(20):
             copying = [
-                pool.submit(copies.readable_copy, originals, ["bin", "lib"], f"p{number}", [tmp_path]) for _ in range(8)
+                pool.submit(folders.readable_copy, originals, ["bin", "lib"], f"p{number}", [tmp_path])
+                for _ in range(8)
             ]
             assert {each.result() for each in copying} == {tmp_path / "pushserver" / f"p{number}"}
     assert {path.name for path in (tmp_path / "pushserver").iterdir()} == {f"p{number}" for number in range(20)}
@@ -322,11 +322,11 @@ def test_a_starting_server_gets_no_connection_as_it_would_log_an_error(tmp_path,
 
 @pytest.mark.parametrize("useradd", [None, "/bin/false"])
 def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp_path, useradd):
-    monkeypatch.setattr(accounts.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(accounts.shutil, "which", lambda _: useradd)
-    monkeypatch.setattr(accounts, "ACCOUNT_NAME", "no-such-account")
-    account = accounts.account_for(tmp_path / "postgres")
-    assert account.uid == accounts.pwd.getpwnam("nobody").pw_uid
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(folders.shutil, "which", lambda _: useradd)
+    monkeypatch.setattr(folders, "ACCOUNT_NAME", "no-such-account")
+    account = folders.account_for(tmp_path / "postgres")
+    assert account.uid == folders.pwd.getpwnam("nobody").pw_uid
 
 
 def test_the_node_has_every_configured_topic_and_the_expected_ring(tmp_path):

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 
+from embedded.servers.parts import answers, fetch, listens, pongs
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME
-from embedded.servers.probing import answers, fetch, listens, pongs
 
 
 def test_a_redis_is_ready_only_with_its_password(valkey):

@@ -17,9 +17,9 @@ from django.db import connection
 from structlog.testing import capture_logs
 
 from embedded.servers import installed
+from embedded.servers.parts import takes
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
-from embedded.servers.probing import takes
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
 from kit.db.postgresql import versions

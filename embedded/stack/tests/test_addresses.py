@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embedded.stack.lock import only_one
+from embedded.stack.running import only_one
 from embedded.supervisor.processes import PROJECT
 
 EVERY = {"DATABASE_URL", "REDIS_URL", "WAKU_NODES", "GORUSH_URL"}

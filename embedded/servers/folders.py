@@ -1,0 +1,193 @@
+"""The folders of embedded servers: their owner, secrets and leftover servers in them, and a copy of programs.
+
+PostgreSQL refuses to run as root. Root starts it under another account, which gets no rights but to its own folders. It
+may lack access to a folder above them. That does not matter: it is started inside its folder, and its programs lie
+where every account may read them (`readable_copy`). The copy has no data: a removed or damaged one is made again.
+"""
+
+import errno
+import fcntl
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from embedded.supervisor.processes import Account
+from kit.errors import StartError
+
+ACCOUNT_NAME = "pgserver"
+# Places for copies. The second one is for a container whose own file system is read-only.
+PLACES = (Path("/var/cache"), Path(tempfile.gettempdir()))
+STOP_SECONDS = 20.0
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a new file of mode 600 in place of an older one, which might have another mode or owner."""
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def stop_leftover(pid_file: Path, folder: Path) -> None:
+    """Stop the server that ``pid_file`` names if it works in ``folder``, and remove the file.
+
+    It outlived a killed supervisor. The caller holds the lock on DATA_DIR, so it belongs to no other one. The working
+    folder distinguishes it from an unrelated process with the same id: in a container, ids repeat at every
+    start.
+    """
+    process = _server_of(pid_file, folder)
+    if process is not None:
+        process.terminate()
+        if process in psutil.wait_procs([process], timeout=STOP_SECONDS)[1]:
+            process.kill()
+    pid_file.unlink(missing_ok=True)
+
+
+def _server_of(pid_file: Path, folder: Path) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0]))
+        return process if Path(process.cwd()) == folder.resolve() else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
+def account_for(data_dir: Path) -> Account | None:
+    """Return the account for the server, or None when this process is not root and the server runs under its account.
+
+    Existing data keeps its owner.
+    """
+    if os.geteuid() != 0:
+        return None
+    if data_dir.exists() and data_dir.stat().st_uid != 0:
+        return Account(data_dir.stat().st_uid, data_dir.stat().st_gid)
+    entry = _find_or_create(ACCOUNT_NAME)
+    return Account(entry.pw_uid, entry.pw_gid)
+
+
+def _find_or_create(name: str) -> pwd.struct_passwd:
+    """Return the account of this name.
+
+    Where it cannot be created (a minimal container has no useradd, a read-only one no place for it), return the
+    servers' traditional one, nobody.
+    """
+    with suppress(KeyError):
+        return pwd.getpwnam(name)
+    if useradd := shutil.which("useradd"):
+        command = [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
+        subprocess.run(command, check=False, capture_output=True)
+    with suppress(KeyError):  # created here, or by another checkout that starts at the same time
+        return pwd.getpwnam(name)
+    return pwd.getpwnam("nobody")
+
+
+def own_folder(folder: Path, account: Account | None) -> None:
+    """Create a private folder, and give it with its contents to the account, unless the account owns it.
+
+    Its own entry is changed last, so that an interrupted change is repeated. Raises StartError where root may not
+    change owners.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)  # a copy may have lost the mode, and PostgreSQL requires it
+    if account is None or folder.stat().st_uid == account.uid:
+        return
+    try:
+        for path in (*folder.rglob("*"), folder):
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+    except OSError as error:
+        raise StartError(
+            f"PostgreSQL does not run as root, and this root may not give {folder} to another account "
+            f"({error.strerror}): start as an ordinary user, or set DATA_DIR to a folder on a local disk."
+        ) from error
+
+
+def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[Path] = PLACES) -> Path:
+    """Return a folder called ``name`` with a copy of the ``parts`` of ``root``, in the first place that takes it.
+
+    A new copy is announced in a line of output. Raises StartError when no place takes it.
+    """
+    faults = []
+    for place in places:
+        try:
+            folder = _own_folder(place / "pushserver")
+            with _locked(folder):
+                return _copy(root, parts, folder / name)
+        except OSError as error:
+            faults.append(f"{place}: {_reason(error)}")
+    raise StartError(
+        f"PostgreSQL does not run as root, and its programs cannot be copied to where another account may read them "
+        f"({'; '.join(faults)}): make that possible, or start as an ordinary user."
+    )
+
+
+def _own_folder(folder: Path) -> Path:
+    """Return the folder for copies. Only this account may write it."""
+    folder.mkdir(exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, f"{folder} belongs to someone else")
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise OSError(errno.EPERM, "mounted with noexec")
+    folder.chmod(0o755)
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other checkouts, which may create or replace the same copy, out of ``folder``."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _copy(root: Path, parts: Sequence[str], target: Path) -> Path:
+    """Create the copy under another name first, because an interrupted copy must not look complete."""
+    wanted = _sizes(root, parts)
+    if _sizes(target, parts) == wanted:
+        return target
+    draft = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        for part in parts:
+            shutil.copytree(root / part, draft / "new" / part, symlinks=True)
+        _open_to_all(draft / "new")
+        _replace(target, draft)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    print(f"PostgreSQL does not run as root: another account runs a copy of its programs in {target}.", flush=True)  # noqa: T201
+    return target
+
+
+def _replace(target: Path, draft: Path) -> None:
+    """Put the new copy in place of a damaged one, which a running server may still use."""
+    if target.exists():
+        target.rename(draft / "old")
+    (draft / "new").rename(target)
+
+
+def _sizes(root: Path, parts: Sequence[str]) -> dict[Path, int]:
+    """Return the size of each file by its path below ``root``."""
+    files = (file for part in parts for file in (root / part).rglob("*") if file.is_file())
+    return {file.relative_to(root): file.stat().st_size for file in files}
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let every account read and run the files, whatever umask they were installed under."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+
+
+def _reason(error: OSError) -> str:
+    """Return the error in a few words. A copied folder raises one error that lists those of its files."""
+    if isinstance(error, shutil.Error):
+        return str(error.args[0][0][2])
+    return error.strerror or str(error)
