@@ -19,7 +19,7 @@ PROCESSES ?= $(if $(ARGS),0,3)
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help demo-reports install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -161,6 +161,10 @@ reference: dev ## write docs/settings.md, metrics.md, error-rules.md and conform
 	$(PYTHON) manage.py metrics_catalogue >docs/metrics.md
 	$(PYTHON) manage.py error_rules_catalogue >docs/error-rules.md
 	$(PYTHON) -m tests.conformance
+
+demo-reports: dev ## compute the stored reports of the demonstration again, after a change of Spark's jobs
+	@requirements/system.sh java
+	STORE_REPORTS=1 $(PYTHON) -m pytest -q spark_reports/tests/test_made_up.py
 
 screenshots: dev ## take the pictures of the README again, in Chromium, of a server with made-up data
 	@requirements/system.sh chromium

@@ -19,7 +19,7 @@ from django.db import connection
 
 from bench.running.servers import Around, in_own_process
 from bench.running.tables import show
-from embedded.demo.facts import write_day
+from embedded.made_up_facts import write_day
 from spark_reports.export.days import export_day
 from spark_reports.lake import Lake, Manifest
 from spark_reports.running.classes import archive_of, replacing
@@ -29,6 +29,7 @@ from spark_reports.running.spark import Submission, environment, spark_home, sub
 DAY = date(2026, 11, 20)
 NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 DRIVER_MEMORY = "2g"
+REPEATED_EVENTS = 50_000  # of a larger day
 TARGET_SECONDS, TARGET_ROWS_PER_SECOND = 60.0, 200_000  # for 50 million; for the export
 BARE = """
 import sys
@@ -126,7 +127,7 @@ def _measure(events: int, classes_folder: Path) -> dict[str, Any]:
     reports: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as folder:
         lake = Lake(folder)
-        manifest = write_day(lake, DAY, events)
+        manifest = write_day(lake, DAY, min(events, REPEATED_EVENTS), times=max(1, events // REPEATED_EVENTS))
         lake_mib = sum(f.size_bytes for files in manifest.tables.values() for f in files) / 2**20
         started = time.monotonic()
         _submit(lake, manifest, reports, classes=_classes(classes_folder))

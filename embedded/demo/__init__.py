@@ -1,7 +1,4 @@
-"""The demonstration: its people (`people`), their actions (`run`), and users of XMPP with their servers.
-
-The XMPP part is in `xmpp`, `xmpp_users` and `user_server`. Made-up reports (`reports`) come from made-up facts
-(`facts`).
+"""The demonstration: people with phones (`people`), users of XMPP and their servers (`xmpp`), and stored `reports`.
 
 See README.md, "Try it".
 """

@@ -1,53 +1,213 @@
-"""The XMPP server of the demonstration: a Prosody with two users and two components.
+"""The users of XMPP in the demonstration: two who write to each other, and a server whose users have phones, too.
 
-One component is the one of this server. The other plays a user's server.
+One of the two writes while the other is offline, so that the phone gets a push. The server speaks Push 2.0. Every line
+of the log has a user and what happened.
 """
 
-import secrets
+import asyncio
+import os
+import random
+import time
+import uuid
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from xml.etree.ElementTree import Element
 
-from embedded.servers import probing
-from embedded.servers.parts import EmbeddedPart
-from embedded.servers.ports import Ports
-from embedded.servers.private import write_private
-from embedded.servers.prosody import HOST, EmbeddedProsody
+import structlog
 
-SERVICE = "push.montague.test"
-USER_SERVER = "verona.test"
-SECRET_FILE = "user-server-secret"  # noqa: S105 - a name
+from notifications.messages import Grade
+from xmpp_bridge.client.connections import Account, ConnectionFailed, NotifyingServer, new_id, register
+from xmpp_bridge.client.elements import element, text_at
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.registering import Answer, Device, Platform, Registered, enable_xep0357
+from xmpp_bridge.client.user_server import Disabled, Failed, Route
+from xmpp_bridge.messages import Dialect
+
+APP = "demo"
+PASSWORD = "any"  # noqa: S105 - the server of the demonstration takes all
+LINES = (
+    "Wherefore art thou, Romeo?",
+    "Parting is such sweet sorrow.",
+    "My bounty is as boundless as the sea.",
+    "Thus with a kiss I die.",
+)
+AWAY_SECONDS = 2.0
+# Longer than wake-ups of one device are delayed.
+PUSH_SECONDS, POLL_SECONDS = 10.0, 0.02
+CIPHERTEXT_BYTES, IV_BYTES = 180, 12
+# Shares of the grades, in percent.
+GRADES = {Grade.NORMAL: 70, Grade.LOW: 20, Grade.VOIP: 10}
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DemoServer:
-    """The settings that the processes of a demonstration share."""
+class Service:
+    """What all users share: the push service, and the average number of seconds between two events.
 
-    prosody: EmbeddedProsody
+    ``count_pushes`` returns the number of pushes that a device token has got so far, or None when no record is kept.
+    """
 
-    @classmethod
-    def choose(cls, data_dir: Path, ports: Ports) -> "DemoServer":
-        """Choose ports, and new secrets at every start. Nothing is written."""
-        components = {SERVICE: secrets.token_urlsafe(32), USER_SERVER: secrets.token_urlsafe(32)}
-        numbers = ports["xmpp-users"], ports["xmpp-components"]
-        return cls(EmbeddedProsody(data_dir / "prosody", *numbers, components, log_level="warn"))
+    jid: str
+    pause_seconds: float
+    count_pushes: Callable[[str], Awaitable[int | None]]
 
-    def settings(self) -> dict[str, str]:
-        """Return the settings of the component, by variable."""
-        return {
-            "XMPP_COMPONENT_JID": SERVICE,
-            "XMPP_COMPONENT_SECRET": self.prosody.components[SERVICE],
-            "XMPP_COMPONENT_HOST": "127.0.0.1",
-            "XMPP_COMPONENT_PORT": str(self.prosody.component_port),
-        }
+    async def register(self, user: str, device: Device, send: Callable[[], Awaitable[Answer]]) -> Registered:
+        """Send the registration of a device until it is accepted."""
+        started = time.monotonic()
+        while not isinstance(answer := await send(), Registered):
+            log.warning("registration_refused", user=user, answer=str(answer))
+            await asyncio.sleep(AWAY_SECONDS)
+        log.info("registered", user=user, device=device.platform.value, ms=_ms_since(started))
+        return answer
 
-    def arguments(self) -> list[str]:
-        """Return the arguments of `manage.py xmpp_demo_clients`."""
-        users = [f"--users={HOST}", f"--port={self.prosody.c2s_port}"]
-        return [*users, f"--server={USER_SERVER}", f"--secret-file={self.prosody.folder / SECRET_FILE}"]
+    async def pause(self) -> None:
+        await asyncio.sleep(self.pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311 - a pause
 
-    def part(self) -> EmbeddedPart:
-        """Describe Prosody as `manage.py up` needs it. The secret of the users' server is written for its clients."""
-        self.prosody.folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(self.prosody.folder / SECRET_FILE, self.prosody.components[USER_SERVER])
-        url = f"xmpp://127.0.0.1:{self.prosody.component_port}"
-        return EmbeddedPart(url, self.prosody.spec(), lambda: probing.takes(url))
+
+async def play(scene: Callable[[], Awaitable[None]]) -> None:
+    """Play a scene until cancelled. While the XMPP server is unreachable, try again."""
+    while True:
+        try:
+            await scene()
+        except (ConnectionFailed, TimeoutError) as error:
+            log.warning("xmpp_server_away", error=str(error) or "timeout")
+        await asyncio.sleep(AWAY_SECONDS)
+
+
+# Two users who write to each other ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user with a phone, of a server that listens for clients on a ``port`` of this machine."""
+
+    name: str
+    domain: str
+    port: int
+    device: Device
+
+    @property
+    def jid(self) -> str:
+        return f"{self.name.lower()}@{self.domain}"
+
+    @asynccontextmanager
+    async def online(self) -> AsyncIterator[tuple[Account, "asyncio.Queue[Element]"]]:
+        """Connect, and yield the connection with the messages that have a body."""
+        messages: asyncio.Queue[Element] = asyncio.Queue()
+
+        def take(stanza: Element) -> None:
+            if stanza.tag == "message" and text_at(stanza, "body"):
+                messages.put_nowait(stanza)
+
+        async with Account(f"{self.jid}/phone", PASSWORD, "127.0.0.1", self.port, take) as account:
+            yield account, messages
+
+
+async def converse(service: Service, users: tuple[User, User]) -> None:
+    """Install the app on both phones, then write in turns. The recipient is always offline."""
+    for user in users:
+        await _install(service, user)
+    absent, writer = users
+    while True:
+        before = await service.count_pushes(absent.device.token)
+        await _write(writer, absent)
+        await _wait_for_push(service, absent, before)
+        await service.pause()
+        await _come_back(absent)
+        absent, writer = writer, absent
+
+
+async def _install(service: Service, user: User) -> None:
+    """Register the phone, have the user's server push to it, and go offline."""
+    async with user.online() as (account, _):
+        answer = await service.register(user.name, user.device, lambda: register(account, service.jid, user.device))
+        await account.ask_own_account(enable_xep0357(answer.service, answer.node, answer.secret))
+    log.info("went_offline", user=user.name)
+
+
+async def _write(writer: User, absent: User) -> None:
+    async with writer.online() as (account, _):
+        body = element("body", text=random.choice(LINES))  # noqa: S311 - a line
+        account.send(element("message", "", {"type": "chat", "to": absent.jid, "id": new_id()}, body))
+        await account.ping()
+    log.info("wrote", user=writer.name, to=absent.name)
+
+
+async def _wait_for_push(service: Service, user: User, before: int | None) -> None:
+    """Log the time when the push reaches the gateway."""
+    started = time.monotonic()
+    while before is not None and time.monotonic() - started < PUSH_SECONDS:
+        if (await service.count_pushes(user.device.token) or 0) > before:
+            log.info("phone_was_pushed", user=user.name, ms=_ms_since(started))
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _come_back(user: User) -> None:
+    """Open the app because of the push, and read the waiting messages."""
+    async with user.online() as (account, messages):
+        account.be_available()
+        async with asyncio.timeout(AWAY_SECONDS):
+            await messages.get()
+    log.info("came_back_and_read", user=user.name)
+
+
+# A server that pushes to its users ------------------------------------------------------------------------------------
+
+
+async def serve(service: Service, address: tuple[str, str, str, int]) -> None:
+    """Notify the phones of three users, one of which is dead. ``address`` are the arguments of the connection."""
+    async with NotifyingServer(*address) as server:
+        routes = [
+            await _enable(service, server, "benvolio", _iphone(), Dialect.MOD_PUSH2),
+            await _enable(service, server, "mercutio", android("demo-android"), Dialect.DRAFT),
+            await _enable(service, server, "rosaline", android("demo-android-dead", "dead-"), Dialect.DRAFT),
+        ]
+        logging = asyncio.create_task(_log_events(server))
+        try:
+            while not server.component.ended.is_set():
+                _notify(server, random.choice(routes))  # noqa: S311 - anybody
+                await service.pause()
+        finally:
+            logging.cancel()
+    raise ConnectionFailed("the connection ended")
+
+
+async def _enable(service: Service, server: NotifyingServer, user: str, device: Device, dialect: Dialect) -> Route:
+    answer = await service.register(user, device, lambda: server.register(user, service.jid, device))
+    route = Route(answer.service, dialect, client=answer.client)
+    server.core.enable(route)
+    return route
+
+
+def _notify(server: NotifyingServer, route: Route) -> None:
+    [grade] = random.choices(tuple(GRADES), tuple(GRADES.values()))  # noqa: S311 - anything
+    iv = b64encode(os.urandom(IV_BYTES)).decode() if route.dialect is Dialect.DRAFT else ""
+    notification = Notification(grade, b64encode(os.urandom(CIPHERTEXT_BYTES)).decode(), iv)
+    if server.notify(route, notification):
+        log.info("notified", dialect=route.dialect.value, grade=grade.value)
+
+
+async def _log_events(server: NotifyingServer) -> None:
+    while True:
+        match await server.next_event(timeout_seconds=None):
+            case Disabled(route):
+                log.info("route_disabled", dialect=route.dialect.value)
+            case Failed(_, refusal):
+                log.info("refused", answer=str(refusal))
+
+
+def android(name: str, fate: str = "") -> Device:
+    """Return the device of an Android phone. ``fate`` is the prefix of its token."""
+    return Device(Platform.FCM, f"{fate or 'demo'}{uuid.uuid4().hex}", name, APP)
+
+
+def _iphone() -> Device:
+    return Device(Platform.APNS, os.urandom(32).hex(), "demo-iphone", APP, "production", os.urandom(32).hex())
+
+
+def _ms_since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)

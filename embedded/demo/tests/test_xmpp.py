@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from embedded.demo.xmpp import SERVICE, USER_SERVER, DemoServer
+from embedded.demo.addresses import SERVICE, USER_SERVER, DemoServer
 from embedded.servers import prosody
+from embedded.servers.parts import takes
 from embedded.servers.ports import Ports, free_port
-from embedded.servers.probing import takes
 from kit.errors import StartError
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -10,8 +11,7 @@ import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from embedded.demo.people import SEED, make_people
-from embedded.demo.run import DemoRun
+from embedded.demo.people import SEED, DemoRun, make_people
 from kit.http.connections import new_client
 from waku_bridge.client import Session
 from waku_bridge.identity import server_identity
@@ -32,19 +32,23 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py demo`.")
-        asyncio.run(_live_until_stopped(options["seed"], options["pause"]))
+        log.info("demo_started", node=settings.WAKU_NODES[0])
+        asyncio.run(until_stopped(_live(options["seed"], options["pause"])))
+        log.info("demo_stopped")
 
 
-async def _live_until_stopped(seed: int, pause_seconds: float) -> None:
+async def until_stopped(live: Coroutine[Any, Any, None]) -> None:
+    """Run this until it ends, or until a signal stops it."""
+    living = asyncio.create_task(live)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, living.cancel)
+    with suppress(asyncio.CancelledError):
+        await living
+
+
+async def _live(seed: int, pause_seconds: float) -> None:
     async with new_client(timeout_seconds=NODE_TIMEOUT_SECONDS) as client:
         node = WakuNode(settings.WAKU_NODES[0], client)
         session = Session(node, pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0], poll_seconds=POLL_SECONDS)
         people = make_people(seed, version=int(time.time()))
-        playing = DemoRun(session, server_identity().pub33, people, seed=seed, pause_seconds=pause_seconds)
-        living = asyncio.create_task(playing.live())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, living.cancel)
-        log.info("demo_started", node=settings.WAKU_NODES[0], people=len(people))
-        with suppress(asyncio.CancelledError):
-            await living
-    log.info("demo_stopped")
+        await DemoRun(session, server_identity().pub33, people, seed=seed, pause_seconds=pause_seconds).live()

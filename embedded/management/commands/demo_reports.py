@@ -5,8 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from kit.db.timeouts import REPORTS, timeouts
-from spark_reports.running.parts import missing
+from embedded.demo.reports import publish_stored
 
 
 class Command(BaseCommand):
@@ -15,14 +14,4 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if settings.EMBEDDED.get("DATABASE_URL") != settings.DATABASE_URL:
             raise CommandError("Made-up reports are for the embedded database of a demonstration only.")
-        if lack := missing():
-            self.stdout.write(lack)
-            return
-        from embedded.demo.reports import make_reports  # noqa: PLC0415 - needs what may not be installed
-        from spark_reports.running.runs import RunError  # noqa: PLC0415 - as above
-
-        try:
-            with timeouts(REPORTS):
-                make_reports()
-        except RunError as error:
-            raise SystemExit(str(error)) from error
+        publish_stored()

@@ -2,9 +2,6 @@
 
 import asyncio
 import logging
-import signal
-import uuid
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -17,18 +14,14 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from embedded.demo.user_server import DemoUserServer
-from embedded.demo.xmpp_users import Conversation, User
+from embedded.demo import xmpp
+from embedded.management.commands.demo_clients import until_stopped
 from kit.http.connections import HttpClient, new_client
-from xmpp_bridge.client import Account, Device, Platform
-from xmpp_bridge.client.connections import OnStanza
 from xmpp_bridge.models import App
 
-APP = "demo"
 BUNDLE = "im.example.demo"
 TIMEOUT_SECONDS = 5.0
 NO_PUSHES = 2**40  # a push id that is never reached: only the counts are wanted
-PASSWORD = "any"  # noqa: S105 - the server of the demonstration takes all
 
 log = structlog.get_logger(__name__)
 
@@ -47,30 +40,23 @@ class Command(BaseCommand):
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID is not set. Start `make run XMPP=1`.")
         logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it logs every connection
-        App.objects.get_or_create(slug=APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
-        asyncio.run(_live_until_stopped(options))
-
-
-async def _live_until_stopped(options: dict[str, Any]) -> None:
-    living = asyncio.create_task(_live(options))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, living.cancel)
-    log.info("xmpp_demo_started", service=settings.XMPP_COMPONENT_JID)
-    with suppress(asyncio.CancelledError):
-        await living
-    log.info("xmpp_demo_stopped")
+        App.objects.get_or_create(slug=xmpp.APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
+        log.info("xmpp_demo_started", service=settings.XMPP_COMPONENT_JID)
+        asyncio.run(until_stopped(_live(options)))
+        log.info("xmpp_demo_stopped")
 
 
 async def _live(options: dict[str, Any]) -> None:
-    service, pause = settings.XMPP_COMPONENT_JID, options["pause"]
-    juliet, romeo = (_user(name, options["users"], options["port"]) for name in ("Juliet", "Romeo"))
+    juliet, romeo = (
+        xmpp.User(name, options["users"], options["port"], xmpp.android(f"demo-{name}")) for name in ("Juliet", "Romeo")
+    )
     secret = options["secret_file"].read_text(encoding="ascii").strip()
     address = options["server"], secret, settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
     async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client, asyncio.TaskGroup() as group:
         counted = partial(_count_pushes, client, next(iter(settings.GORUSH_URLS), ""))
-        conversation = Conversation(juliet, romeo, service, pause_seconds=pause, count_pushes=counted)
-        group.create_task(conversation.live())
-        group.create_task(DemoUserServer(address, service, app=APP, pause_seconds=pause).live())
+        service = xmpp.Service(settings.XMPP_COMPONENT_JID, options["pause"], counted)
+        group.create_task(xmpp.play(lambda: xmpp.converse(service, (juliet, romeo))))
+        group.create_task(xmpp.play(lambda: xmpp.serve(service, address)))
 
 
 async def _count_pushes(client: HttpClient, gorush_url: str, token: str) -> int | None:
@@ -83,13 +69,3 @@ async def _count_pushes(client: HttpClient, gorush_url: str, token: str) -> int 
         return None
     counts = orjson.loads(answer.content)["counts"].get(token, {})
     return int(counts.get("accepted", 0))
-
-
-def _user(name: str, domain: str, port: int) -> User:
-    jid = f"{name.lower()}@{domain}"
-    device = Device(Platform.FCM, f"demo{uuid.uuid4().hex}", f"demo-{name}", APP)
-    return User(name, jid, device, partial(_account, jid, port))
-
-
-def _account(jid: str, port: int, on_stanza: OnStanza) -> Account:
-    return Account(f"{jid}/phone", PASSWORD, "127.0.0.1", port, on_stanza)
