@@ -14,7 +14,8 @@ import yaml
 
 from embedded.gorush.outcomes import APPLE_URL
 from embedded.gorush.server import CONFIG
-from notifications.gateways.gorush.config_check.readings import read_version
+from notifications.gateways.gorush.config_check.readings import Reading, read_config, read_counters, read_version
+from notifications.gateways.gorush.config_check.rules import Expectations, complaints
 from tests.rig.peers import Server
 
 IOS, ANDROID = 1, 2
@@ -153,11 +154,12 @@ def test_the_version_and_the_settings_that_the_config_check_reads_are_shown(serv
     """The development gorush writes what it shows in the same format, so one reader serves both."""
     version, answer = server.ask("GET", "/version"), server.ask("GET", "/api/config")
     assert version.body["source"] == "https://github.com/appleboy/gorush"
-    assert read_version(orjson.dumps(version.body))
     assert (answer.status, answer.headers["content-type"]) == (200, "application/yaml; charset=utf-8")
     settings, ours = (yaml.safe_load(text) for text in (answer.body, CONFIG.format(hide_token="false")))
     missing = {section: known.keys() - settings[section].keys() for section, known in ours.items()}
     assert not any(missing.values()), missing
-    relied_on = {key: settings["core"][key] for key in ("sync", "queue_num", "max_notification")}
-    assert relied_on == {"sync": True, "queue_num": 8192, "max_notification": 100}
     assert settings["ios"]["key_path"] == "[REDACTED]"
+    counters = read_counters(orjson.dumps(server.ask("GET", "/api/stat/app").body))
+    reading = Reading(True, read_config(answer.body), read_version(orjson.dumps(version.body)), counters)
+    assert reading.version
+    assert [complaint.id for complaint in complaints(reading, Expectations(concurrency=64))] == ["tokens_in_log"]

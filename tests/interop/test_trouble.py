@@ -1,8 +1,6 @@
 """Faults of a whole gorush, rather than of one push."""
 
 import json
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from embedded.servers.ports import free_port
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
-from tests.rig.peers import Server, Servers, break_peer, mend_peer, new_push, send
+from tests.rig.peers import Server, Servers, new_push, send
 
 IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
 BOTH = pytest.mark.parametrize("token_type", [IOS, ANDROID], ids=["iOS", "Android"])
@@ -46,72 +44,11 @@ def test_a_transport_error_contains_the_unmasked_token(hiding: Server) -> None:
     assert token in entry["error"]
 
 
-@BOTH
-def test_the_next_gorush_takes_over_from_one_that_is_down(server: Server, token_type: TokenType) -> None:
-    push = new_push(token_type)
-    down = f"http://127.0.0.1:{free_port()}"
-    assert send([down, server.url], push).outcome is Outcome.DELIVERED
-    assert len(server.pushes_to(device_token(push))) == 1
-
-
-@BOTH
-def test_no_second_gorush_gets_a_push_that_the_first_may_have_sent(server: Server, token_type: TokenType) -> None:
-    push = new_push(token_type, "slow1500-")
-    result = send([server.url, server.url.replace("127.0.0.1", "localhost")], push, timeout_seconds=0.5)
-    assert result.outcome is Outcome.AMBIGUOUS
-    time.sleep(2)
-    assert len(server.pushes_to(device_token(push))) == 1
-
-
 def test_a_base_url_with_a_trailing_slash_is_a_matter_for_the_operator(server: Server) -> None:
     push = new_push(IOS)
     result = send([server.url + "/"], push)
     assert (result.outcome, result.code) == (Outcome.CONFIG, "http_404")
     assert server.pushes_to(device_token(push), at_least=0) == []
-
-
-# Behaviour that a real gorush shows only in special circumstances, and the development one on demand. -----------------
-
-
-@pytest.fixture(scope="module")
-def development(servers: Servers) -> Iterator[Server]:
-    server = servers.development("development-trouble")
-    yield server
-    mend_peer(server.url)
-
-
-@pytest.mark.parametrize(
-    ("fate", "outcome", "code", "pushed"),
-    [
-        ("500-", Outcome.TRANSIENT, "http_500", 0),
-        ("hang-", Outcome.AMBIGUOUS, "timeout", 0),
-        ("garbage-", Outcome.AMBIGUOUS, "not_json", 0),
-        ("cut-", Outcome.AMBIGUOUS, "cut_off", 1),
-    ],
-)
-def test_invalid_answers_of_gorush(development: Server, fate: str, outcome: Outcome, code: str, pushed: int) -> None:
-    push = new_push(IOS, fate)
-    result = send([development.url], push, timeout_seconds=0.5)
-    assert (result.outcome, result.code) == (outcome, code)
-    assert len(development.pushes_to(device_token(push), at_least=pushed)) == pushed
-
-
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [
-        (301, Outcome.CONFIG),
-        (307, Outcome.CONFIG),
-        (401, Outcome.CONFIG),
-        (404, Outcome.CONFIG),
-        (429, Outcome.TRANSIENT),
-        (502, Outcome.TRANSIENT),
-        (504, Outcome.AMBIGUOUS),
-    ],
-)
-def test_error_pages_of_a_proxy_in_front_of_gorush(development: Server, status: int, outcome: Outcome) -> None:
-    break_peer(development.url, status=status)
-    result = send([development.url], new_push(IOS))
-    assert (result.outcome, result.code) == (outcome, f"http_{status}")
 
 
 # Circumstances of the real gorush. ------------------------------------------------------------------------------------
@@ -187,45 +124,6 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
     servers.fleet.kill(fakes)
     result = send([server.url], new_push(token_type))
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, "provider_unreachable")
-
-
-# gorush says either, by chance.
-RESET = "connection reset by peer or unexpected EOF"
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize(
-    ("token_type", "way", "words"),
-    [
-        (IOS, "alert", "remote error: tls: expired certificate"),
-        (
-            IOS,
-            "goaway",
-            r'ErrCode=NO_ERROR, debug="{\"reason\":\"BadCertificateEnvironment\"}"',
-        ),
-        (IOS, "eof", "EOF"),
-        (IOS, "reset", RESET),
-        (IOS, "no_host", "dial tcp: lookup api.sandbox.push.apple.com: no such host"),
-        (ANDROID, "eof", "unknown error while making an http call: "),
-        (ANDROID, "reset", RESET),
-    ],
-)
-def test_the_words_of_a_broken_way_to_one_provider(
-    real_gorush: Server, token_type: TokenType, way: str, words: str
-) -> None:
-    """The fault runs of outages stage these, and the other provider is not affected."""
-    token = device_token(new_push(token_type))
-    other = new_push(ANDROID if token_type is IOS else IOS)
-    body = {"platform": token_type, "tokens": [token], "topic": "t" if token_type is IOS else ""}
-    break_peer(real_gorush.record_url, **{"apple" if token_type is IOS else "google": way})
-    try:
-        answer = real_gorush.ask("POST", "/api/push", json.dumps({"notifications": [body]}).encode())
-        assert send([real_gorush.url], other).outcome is Outcome.DELIVERED
-    finally:
-        mend_peer(real_gorush.record_url)
-    (entry,) = answer.body["logs"]
-    assert any(each in entry["error"] for each in words.split(" or "))
-    assert send([real_gorush.url], new_push(token_type)).outcome is Outcome.DELIVERED
 
 
 @pytest.mark.peers

@@ -1,4 +1,4 @@
-"""Admin pages of apps and devices: editable fields, the log of changes, and the privacy of users."""
+"""Admin pages of apps and devices, operator actions on devices, and the recorded history of devices."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,13 +9,16 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from notifications.console import operator_actions as of_routes
 from notifications.models import Notification
+from notifications.queues import disabling
 from pushserver.models import AccessRecord
-from registrations.models import Route
+from registrations.models import RegistrationEvent, Route
 from tests import factories
 from xmpp_bridge.console import operator_actions
+from xmpp_bridge.devices import retention
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.tests.talking import APN_TOKEN, T0, Service, error_of, make_app, push2
+from xmpp_bridge.tests.talking import APN_TOKEN, FCM_TOKEN, T0, Service, error_of, make_app, push2
 
 pytestmark = pytest.mark.django_db
 APPS, DEVICES = "/admin/xmpp_bridge/app/", "/admin/xmpp_bridge/device/"
@@ -118,11 +121,6 @@ def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: 
 # Operator actions -----------------------------------------------------------------------------------------------------
 
 
-def make_waiting(device: Device) -> Notification:
-    push = {"public_key_hash": b"", "installation_id": str(device.pk), "grade": "normal"}
-    return factories.make_notification(state="retrying", route=device.route, **push)
-
-
 def registered() -> tuple[Service, Any, Device]:
     make_app()
     service = Service()
@@ -131,24 +129,13 @@ def registered() -> tuple[Service, Any, Device]:
 
 def test_a_removed_device_leaves_no_address_and_its_server_gets_gone() -> None:
     service, phone, device = registered()
-    waiting = make_waiting(device)
+    assert service.receive(push2(phone.client)) is None
 
     assert operator_actions.remove([device.pk], now=T0) == 1
 
-    waiting.refresh_from_db()
-    assert (waiting.state, Route.objects.exists()) == ("withdrawn", False)
+    assert (Notification.objects.get().state, Route.objects.exists()) == ("withdrawn", False)
     assert error_of(service.receive(push2(phone.client))) == ("cancel", "gone")
     assert operator_actions.remove([device.pk], now=T0) == 0
-
-
-def test_a_removed_device_that_registers_again_gets_another_row() -> None:
-    service, phone, device = registered()
-    operator_actions.remove([device.pk], now=T0)
-
-    again = service.register()
-
-    assert again.client != phone.client
-    assert Device.objects.filter(state="active").exclude(pk=device.pk).count() == 1
 
 
 def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
@@ -165,13 +152,81 @@ def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
 
     assert ends == [1, 1]
     assert service.receive(push2(phone.client, stanza_id="another")) is None
-
-
-def test_a_disabled_device_is_enabled_when_its_app_registers_again() -> None:
-    service, phone, device = registered()
-    operator_actions.disable([device.pk], now=T0)
-
-    assert service.register().client == phone.client
-
-    assert Route.objects.get().state == "active"
     assert operator_actions.enable([device.pk], now=T0) == 0
+
+
+# History of devices, from which the churn reports are made ------------------------------------------------------------
+
+
+def history() -> list[tuple[str, int, str]]:
+    """Return the recorded events. All of them are of this bridge."""
+    events = RegistrationEvent.objects.order_by("pk")
+    assert {event.bridge for event in events} <= {"xmpp"}
+    return [(event.kind, event.token_type, event.app_topic) for event in events]
+
+
+def test_each_registration_and_the_end_are_recorded_under_one_pseudonym_until_the_device_ends(service: Service) -> None:
+    service.register()
+    service.register()
+    yesterday = timezone.now() - timedelta(days=1)
+    Device.objects.update(registered_at=yesterday)
+    service.register()
+    service.register()
+    service.register(token="ef" * 32)
+    service.register(platform="fcm")
+    service.command("unregister-push-fcm", {"device-id": "phone"})
+
+    apple, firebase = (1, "org.example.chat"), (2, "")
+    events = [
+        ("registered", *apple),
+        ("refreshed", *apple),
+        ("token_changed", *apple),
+        ("token_changed", *firebase),
+        ("unregistered", *firebase),
+    ]
+    assert history() == events
+    [pseudonym] = set(RegistrationEvent.objects.values_list("pseudonym", flat=True))
+    assert pseudonym != Device.objects.get().pk
+    assert not Route.objects.exists()  # so that nothing leads from the pseudonym to the device any more
+    service.register()
+    assert history() == [*events, ("registered", *apple)]
+    assert RegistrationEvent.objects.exclude(pseudonym=pseudonym).count() == 1
+
+
+def test_the_death_the_revival_and_the_expiry_of_a_token_are_recorded(service: Service) -> None:
+    service.register()
+    route = Route.objects.get()
+
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    of_routes.enable_routes([route.pk], now=T0)
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    service.register()
+
+    registered_at = Device.objects.get().registered_at
+    assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
+
+    kinds = [kind for kind, *_ in history()]
+    assert kinds == ["registered", "token_died", "revived", "token_died", "refreshed", "expired"]
+
+
+def test_a_device_without_history_begins_one_with_its_next_registration(service: Service) -> None:
+    service.register(platform="fcm")
+    Route.objects.update(pseudonym=None)
+    RegistrationEvent.objects.all().delete()
+
+    route = Route.objects.get()
+    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    assert history() == []
+    service.register(platform="fcm", token=FCM_TOKEN)
+
+    assert history() == [("registered", 2, "")]
+
+
+def test_the_page_of_a_device_leads_to_its_history(service: Service, admin_client: Client) -> None:
+    service.register()
+
+    page = admin_client.get(f"/admin/xmpp_bridge/device/{Device.objects.get().pk}/change/").content.decode()
+
+    link = f"/admin/registrations/registrationevent/?q={Route.objects.get().pseudonym}"
+    assert link in page
+    assert "registered" in admin_client.get(link).content.decode()

@@ -1,6 +1,7 @@
-"""Delivery from the stanza to the request to gorush, and from gorush's answer to the answer to the user's server."""
+"""Delivery from the stanza to gorush, its trace, and the way back from gorush's answer to the user's server."""
 
 import itertools
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -8,13 +9,18 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from django.conf import LazySettings
+from django.db import connection
 from django.utils import timezone
+from prometheus_client import REGISTRY, generate_latest
 
 from notifications.gateways.gorush.sending.client import GorushGateway
-from notifications.models import Attempt, Channel, Notification
+from notifications.messages import Outcome, Push, Result
+from notifications.models import Attempt, Notification
 from notifications.queues import disabling
 from registrations.models import Route
-from tests.delivering import DeliveryProcess
+from tests.collector import attributes, collected
+from tests.delivering import DeliveryProcess, RecordingGateway
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.component.announcing import find_ended
 from xmpp_bridge.console import operator_actions
@@ -33,6 +39,7 @@ from xmpp_bridge.tests.talking import (
     publish,
     push2,
     rfc8291,
+    summary,
 )
 
 pytestmark = pytest.mark.django_db
@@ -76,20 +83,16 @@ def deliver(gorush: Gorush) -> list[dict[str, Any]]:
 
 
 @pytest.mark.requirement("XB6", "XB7", "X6", "X7")
-def test_a_ciphertext_arrives_bit_by_bit(service: Service, phone: Registered) -> None:
+def test_a_ciphertext_arrives_bit_by_bit_and_one_that_is_too_large_becomes_a_wake_up_with_a_marker(
+    service: Service, phone: Registered
+) -> None:
     text = "QUJD" * 984  # the largest payload of mod_push2
-    service.receive(push2(phone.client, rfc8291(text)))
-    [sent] = deliver(Gorush())
+    service.receive_all(push2(phone.client, rfc8291(text)), push2(phone.client, rfc8291("QUJD" * 1024)))
+    sent, wake = deliver(Gorush())
     assert sent["data"]["e"] == text
     assert (sent["tokens"], sent["topic"], sent["push_type"]) == ([APN_TOKEN], "org.example.chat", "alert")
     assert sent["production"] is True
-
-
-def test_a_payload_that_is_too_large_becomes_a_wake_up_with_a_marker(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client, rfc8291("QUJD" * 1024)))
-    [sent] = deliver(Gorush())
-    assert (sent["data"]["k"], sent["data"]["x"]) == ("wake", "truncated")
-    assert "e" not in sent["data"]
+    assert (wake["data"]["k"], wake["data"]["x"], "e" in wake["data"]) == ("wake", "truncated", False)
 
 
 def test_a_call_goes_to_the_token_for_calls_and_when_that_is_dead_to_the_other(
@@ -134,21 +137,9 @@ def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: S
     assert Route.objects.get().state == "active"
 
 
-@pytest.mark.requirement("XB10", "X10")
-def test_a_dead_token_is_announced_and_then_answers_each_later_push(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
+def die(_service: Service) -> None:
     deliver(Gorush(refusing("Unregistered")))
     assert Route.objects.get().state == "disabled"
-    ended = service.find_ended()
-    [announcement] = [parse(each) for each in service.write_ends(ended)]
-    assert (announcement.get("to"), announcement.get("from")) == (SERVER, f"5891b5b522@{SERVICE}")
-    assert announcement.get("id")
-    assert (error_of(announcement), disabled_client(announcement)) == (("cancel", "gone"), phone.client)
-    service.note_announced(ended)
-    assert service.find_ended() == []
-    answer = service.receive(push2(phone.client, encrypted()))
-    assert answer is not None
-    assert disabled_client(answer) == phone.client
 
 
 def unregister(service: Service) -> None:
@@ -170,8 +161,8 @@ def disable_and_unregister(service: Service) -> None:
 
 
 @pytest.mark.requirement("XB10", "X10")
-@pytest.mark.parametrize("end", [unregister, expire, remove, disable_and_unregister])
-def test_a_device_that_ends_is_announced_once_as_a_dead_token_is(
+@pytest.mark.parametrize("end", [die, unregister, expire, remove, disable_and_unregister])
+def test_the_end_of_a_device_is_announced_once_and_then_answers_each_later_push(
     service: Service, phone: Registered, end: Callable[[Service], None]
 ) -> None:
     service.receive(push2(phone.client, to=f"5891b5b522@{SERVICE}"))
@@ -180,18 +171,15 @@ def test_a_device_that_ends_is_announced_once_as_a_dead_token_is(
     [announcement] = [parse(each) for each in service.write_ends(ended)]
     assert (announcement.get("to"), announcement.get("from")) == (SERVER, f"5891b5b522@{SERVICE}")
     assert (error_of(announcement), disabled_client(announcement)) == (("cancel", "gone"), phone.client)
+    assert len(service.write_ends(service.find_ended())) == 1  # it is not recorded yet
     service.note_announced(ended)
     assert service.find_ended() == []
-
-
-def test_an_end_that_was_announced_before_the_device_was_removed_is_not_announced_again(
-    service: Service, phone: Registered
-) -> None:
-    service.receive(push2(phone.client))
-    deliver(Gorush(refusing("Unregistered")))
-    service.note_announced(service.find_ended())
-    unregister(service)
-    assert service.find_ended() == []
+    if end is die:
+        unregister(service)
+        assert service.find_ended() == []
+    answer = service.receive(push2(phone.client, encrypted()))
+    assert answer is not None
+    assert disabled_client(answer) == phone.client
 
 
 def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
@@ -204,52 +192,27 @@ def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
     assert error_of(service.receive(publish(phone.node, phone.secret))) == ("cancel", "item-not-found")
 
 
-def test_an_end_that_is_not_recorded_as_announced_is_announced_again(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client))
-    Route.objects.update(state="disabled")
-    assert len(service.write_ends(service.find_ended())) == len(service.write_ends(service.find_ended())) == 1
-
-
 @pytest.mark.requirement("XB16", "X16")
+@pytest.mark.parametrize(
+    ("failures", "hours_between", "others_work", "state"),
+    [
+        (14, 6, True, "disabled"),
+        (40, 6, False, "active"),  # an outage of the provider disables nobody
+        (8, 30, True, "active"),  # at most six hours count between two failures, so that 72 hours take thirteen
+    ],
+)
 def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and_announced(
-    service: Service, phone: Registered
+    service: Service, phone: Registered, failures: int, hours_between: int, others_work: bool, state: str
 ) -> None:
     service.receive(push2(phone.client))
-    route, now = Route.objects.get(), timezone.now()
-    for _ in range(14):
-        now += timedelta(hours=6)
-        disabling.note_failure([route.pk], channel_success_at=now - timedelta(minutes=1), now=now)
-    assert Route.objects.get().disabled_reason == "failing"
-    assert len(service.write_ends(service.find_ended())) == 1
-
-
-@pytest.mark.requirement("XB16", "X16")
-def test_an_outage_of_the_provider_disables_nobody(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client))
     route, start = Route.objects.get(), timezone.now()
-    for hours in range(0, 24 * 10, 6):
-        disabling.note_failure([route.pk], channel_success_at=start, now=start + timedelta(hours=hours, seconds=1))
-    assert Route.objects.get().state == "active"
-
-
-@pytest.mark.requirement("XB16", "X16")
-def test_fewer_than_eight_failures_never_disable(service: Service, phone: Registered) -> None:
-    """At most six hours count between two failures, so that 72 hours take thirteen failures."""
-    service.receive(push2(phone.client))
-    route, now = Route.objects.get(), timezone.now()
-    for _ in range(8):
-        now += timedelta(hours=30)
-        disabling.note_failure([route.pk], channel_success_at=now - timedelta(minutes=1), now=now)
-    assert Route.objects.get().state == "active"
-
-
-def test_a_wrong_set_up_pauses_the_app_and_counts_against_no_route(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client))
-    deliver(Gorush(refusing("InvalidProviderToken")))
-    route = Route.objects.get()
-    assert (route.state, route.failing_since) == ("active", None)
-    assert Notification.objects.get().state == "retrying"
-    assert Channel.objects.count() <= 1
+    for number in range(1, failures + 1):
+        now = start + timedelta(hours=hours_between * number)
+        success_at = now - timedelta(minutes=1) if others_work else start
+        disabling.note_failure([route.pk], channel_success_at=success_at, now=now)
+    found = Route.objects.get()
+    assert (found.state, found.disabled_reason) == (state, "failing" if state == "disabled" else "")
+    assert len(service.write_ends(service.find_ended())) == (state == "disabled")
 
 
 def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(
@@ -267,3 +230,80 @@ def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(
     assert disabled_client(answer) == phone.client
     assert sum(retention.purge(now=now + timedelta(days=91), keep=keep)) == 1
     assert error_of(service.receive(push2(phone.client))) == ("cancel", "item-not-found")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_push_and_its_retry_are_one_trace(
+    service: Service, phone: Registered, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with collected(settings, monkeypatch) as collector:
+        service.receive(push2(phone.client))
+        deliverer = DeliveryProcess(RecordingGateway(fail_once))
+        deliverer.process_backlog()
+        Notification.objects.update(next_attempt_at=timezone.now())
+        deliverer.process_backlog()
+        collector.finish()
+        [trace] = [spans for spans in collector.traces().values() if spans[0].name == "accept"]
+    once = ["Due", "send", "Results"]
+    assert [span.name for span in trace] == ["accept", *once, *once]
+    sent = [attributes(span.attributes) for span in trace if span.name == "send"]
+    assert [shown["pushserver.outcome"] for shown in sent] == ["transient", "delivered"]
+    assert [shown["pushserver.attempt"] for shown in sent] == [1, 2]
+    assert attributes(trace[0].attributes) == {"pushserver.bridge": "xmpp"}
+
+
+def fail_once(push: Push) -> Result:
+    return Result(Outcome.TRANSIENT if push.attempt_number == 1 else Outcome.DELIVERED, "code", latency_ms=7)
+
+
+# The promise of docs/xmpp.md: no JID, no sender and no text of a user is anywhere but in the stanza ------------------
+
+TEXT = "Wherefore-art-thou"
+FORWARDED = (
+    "<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='romeo@capulet.test/desk' "
+    f"to='juliet@capulet.test'><body>{TEXT}</body></message></forwarded>"
+)
+USERS = ("juliet", "romeo", "balcony", "desk", "name-of-the-phone", TEXT)
+CIPHERTEXT = "c2VjcmV0" * 8
+
+
+def tables() -> str:
+    """Return every value of every table, as text. Bytes are in hexadecimal digits."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        rows = []
+        for (table,) in cursor.fetchall():
+            cursor.execute(f'SELECT row_to_json(t)::text FROM "{table}" AS t')
+            rows += [row for (row,) in cursor.fetchall()]
+    return "\n".join(rows)
+
+
+def found(words, text: str) -> list[str]:
+    return [word for word in words if word in text or word.encode().hex() in text]
+
+
+@pytest.mark.requirement("XB17", "X17")
+def test_no_user_is_in_tables_logs_metrics_or_pushes(service: Service, caplog, capsys) -> None:
+    gorush = Gorush()
+    with caplog.at_level(logging.DEBUG):
+        phone = service.register(device_id="name-of-the-phone", voip_token=CALL_TOKEN)
+        reported = summary(last_message_body=TEXT, last_message_sender="romeo@capulet.test/desk")
+        service.receive_all(
+            push2(phone.client, FORWARDED, sender="juliet@capulet.test"),
+            push2(phone.client, encrypted(CIPHERTEXT)),
+            publish(phone.node, phone.secret, reported),
+            push2(phone.client, sender="romeo@capulet.test/desk"),
+            push2(phone.client, encrypted("juliet@capulet.test")),
+            publish("juliet@capulet.test", "romeo", reported),
+        )
+        waiting = tables()
+        DeliveryProcess(gorush).process_backlog()
+    logged = caplog.text + "".join(capsys.readouterr())
+    sent, kept, counted = str(gorush.sent), tables(), generate_latest(REGISTRY).decode()
+    assert [found(USERS, text) for text in (waiting, kept, logged, sent, counted)] == [[]] * 5
+    secrets = (phone.client, phone.secret, APN_TOKEN, CALL_TOKEN)
+    assert [found(secrets, text) for text in (waiting, kept, logged, counted)] == [[]] * 4
+    assert "capulet" not in logged + counted
+    assert found([CIPHERTEXT], waiting) == found([CIPHERTEXT], sent) == [CIPHERTEXT]
+    assert found([CIPHERTEXT], kept + logged + counted) == []
+    assert Notification.objects.filter(message__isnull=False).count() == 0

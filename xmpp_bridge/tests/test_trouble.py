@@ -20,7 +20,6 @@ from xmpp_bridge.component import handler
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules.decisions import ANSWERS, Verdict
 from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,9 +74,11 @@ def hanging() -> Iterator[list[str]]:
         yield ended
 
 
-@pytest.mark.requirement("XB11", "X11")
+@pytest.mark.requirement("XB11", "X11", "XB17", "X17")
 @pytest.mark.usefixtures("clock")
-def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_succeed(service: Service) -> None:
+def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_succeed(
+    service: Service, caplog, capsys
+) -> None:
     phone = service.register()
     with away():
         asked = [push2(phone.client, encrypted(), stanza_id="one"), publish(phone.node, phone.secret, stanza_id="two")]
@@ -86,6 +87,13 @@ def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_su
         fields = {"token": APN_TOKEN, "device-id": "phone"}
         assert error_of(service.command("register-push-apns", fields)) == TROUBLE
         assert service.find_ended() == []
+        ping = "<ping xmlns='urn:xmpp:ping'/>"  # which needs no database, as does a malformed push
+        [answer] = service.receive_all(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
+        assert answer.get("type") == "result"
+        assert error_of(service.receive(push2("", stanza_id="x"))) == ("modify", "bad-request")
+    logged = caplog.text + "".join(capsys.readouterr())
+    assert "not_stored" in logged
+    assert [word for word in ("juliet", "secret text", phone.client) if word in logged] == []
     assert service.receive(push2(phone.client, encrypted(), stanza_id="one")) is None
     answer = service.receive(publish(phone.node, phone.secret, stanza_id="two"))
     assert answer is not None
@@ -130,30 +138,18 @@ def test_a_device_whose_row_another_session_holds_delays_no_other_push(
     assert service.register() == phone
 
 
-def test_pings_and_malformed_pushes_are_answered_while_the_database_is_away(service: Service) -> None:
-    with away():
-        ping = "<ping xmlns='urn:xmpp:ping'/>"
-        answer = service.receive(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
-        assert answer is not None
-        assert answer.get("type") == "result"
-        assert error_of(service.receive(push2("", stanza_id="x"))) == ("modify", "bad-request")
-
-
-def test_a_broken_database_connection_is_replaced_and_every_push_accepted(service: Service) -> None:
+@pytest.mark.parametrize("clock_set_at", [float("inf"), float("-inf")], ids=["in a batch", "before the batch"])
+def test_a_database_connection_that_broke_is_replaced_and_every_push_accepted(
+    service: Service, clock_set_at: float
+) -> None:
+    """The first statement may be the one that sets the clock, before any decision about a stanza."""
     phone = service.register()
+    service._clock_set_at = clock_set_at
     connection.connection.close()
     assert service.receive(push2(phone.client, encrypted("AAAA"))) is None
     connection.connection.close()
     assert service.register() == phone
     assert Notification.objects.count() == 1
-
-
-def test_a_database_connection_that_broke_between_batches_is_replaced(service: Service) -> None:
-    """The first statement on it is the one that sets the clock, before any decision about a stanza."""
-    phone = service.register()
-    service._clock_set_at = float("-inf")
-    connection.connection.close()
-    assert service.receive(push2(phone.client, encrypted("AAAA"))) is None
 
 
 def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,28 +166,6 @@ def test_a_push_that_raises_does_not_stop_the_others(service: Service, monkeypat
     [answer] = service.receive_all(*pushes, push2(phone.client, encrypted("CCCC"), stanza_id="c"))
     assert (answer.get("id"), error_of(answer)) == ("bad", TROUBLE)
     assert Notification.objects.count() == 2
-
-
-@pytest.mark.requirement("XB17", "X17")
-def test_no_word_of_an_error_is_in_the_log(service: Service, caplog, capsys) -> None:
-    phone = service.register()
-    with away():
-        service.receive(push2(phone.client, encrypted()))
-    logged = caplog.text + "".join(capsys.readouterr())
-    assert "not_stored" in logged
-    assert [word for word in ("juliet", "secret text", phone.client) if word in logged] == []
-
-
-def test_two_processes_that_register_the_same_device_store_one(service: Service) -> None:
-    first = service.register()
-    assert Service().register() == first
-    assert Device.objects.count() == 1
-
-
-def test_only_permanent_errors_are_a_cancel() -> None:
-    """Ejabberd removes a route at the first cancel."""
-    cancels = {verdict for verdict, error in ANSWERS.items() if error and error.type == "cancel"}
-    assert cancels == {Verdict.UNKNOWN, Verdict.IGNORED, Verdict.GONE, Verdict.GONE_BEFORE, Verdict.REFUSED}
 
 
 def test_the_bridge_does_not_start_before_keys_and_tables_fit(

@@ -19,7 +19,7 @@ from xmpp_bridge.devices.registering import carry_out
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
-from xmpp_bridge.tests.test_privacy import found, tables
+from xmpp_bridge.tests.test_delivery import found, tables
 
 REGISTER, UNREGISTER = "/api/v1/xmpp-devices/register/", "/api/v1/xmpp-devices/unregister/"
 ACCOUNT = JULIET.partition("/")[0]
@@ -82,19 +82,9 @@ def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
     assert (Device.objects.count(), Route.objects.get().generation) == (1, 2)
 
 
-def test_registering_again_after_unregistering_makes_another_device(post: Post) -> None:
-    first = post(REGISTER, ASKED).json()
-
-    ended = post(UNREGISTER, DEVICE)
-
-    assert (ended.status_code, ended.json()) == (200, {"id": first["id"], "outcome": "unregistered"})
-    assert not Route.objects.exists()
-    assert "no such device" in refused(post(UNREGISTER, DEVICE), 404)["detail"].lower()
-    assert post(REGISTER, ASKED).json()["client"] != first["client"]
-
-
-def test_firebase_and_one_of_several_apps(post: Post) -> None:
+def test_one_of_several_apps_has_to_be_named_also_for_firebase(post: Post) -> None:
     make_app("talk")
+    assert list(refused(post(REGISTER, ASKED), 400)["errors"]) == ["app"]
 
     reported = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
 
@@ -107,18 +97,15 @@ def test_firebase_and_one_of_several_apps(post: Post) -> None:
     [
         ({"account": "capulet.test"}, "account"),
         ({"account": JULIET}, "account"),
-        ({"account": "@"}, "account"),
         ({"account": "a\0@capulet.test"}, "account"),
         ({"account": None}, "account"),
         ({"device_id": ""}, "device_id"),
         ({"device_id": "x" * 256}, "device_id"),
         ({"device_id": "\ud800"}, "device_id"),
-        ({"token": "zz"}, "token"),
         ({"token": FCM_TOKEN}, "token"),
         ({"voip_token": "zz"}, "voip_token"),
         ({"environment": "moon"}, "environment"),
         ({"platform": "hms"}, "platform"),
-        ({"platform": ["apns"]}, "platform"),
     ],
 )
 def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[str, Any], wrong: str) -> None:
@@ -126,17 +113,9 @@ def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[s
     assert (list(reported["errors"]), Device.objects.count()) == ([wrong], 0)
 
 
-def test_one_of_several_apps_has_to_be_named(post: Post) -> None:
-    make_app("talk")
-    assert list(refused(post(REGISTER, ASKED), 400)["errors"]) == ["app"]
-
-
-@pytest.mark.parametrize("asked", [[], "x", 5, None])
-def test_a_body_that_is_no_json_object_is_refused(post: Post, asked: Any) -> None:
-    refused(post(REGISTER, asked), 400)
-
-
-def test_a_body_that_is_no_json_is_refused(post: Post) -> None:
+def test_a_body_that_is_no_json_object_is_refused(post: Post) -> None:
+    for asked in ([], "x", 5, None):
+        refused(post(REGISTER, asked), 400)
     _, text = tokens.issue("own", ["devices"], by="anna", now=timezone.now())
     client = Client(headers={"authorization": f"Bearer {text}"})
     refused(client.post(REGISTER, "{", "application/json"), 400)
@@ -167,16 +146,21 @@ def test_only_a_token_with_the_scope_devices_is_accepted(path: str) -> None:
     assert Device.objects.count() == 0
 
 
-def test_the_token_and_the_device_of_each_command_are_recorded(post: Post) -> None:
-    device_id = post(REGISTER, ASKED).json()["id"]
-    post(UNREGISTER, DEVICE)
-    refused(post(UNREGISTER, DEVICE), 404)
+def test_registering_after_unregistering_makes_another_device_and_each_command_is_recorded(post: Post) -> None:
+    first = post(REGISTER, ASKED).json()
 
-    noted = AccessRecord.objects.order_by("pk").values_list("page", "object_id", "username")
+    ended = post(UNREGISTER, DEVICE)
+
+    assert (ended.status_code, ended.json()) == (200, {"id": first["id"], "outcome": "unregistered"})
+    assert not Route.objects.exists()
+    assert "no such device" in refused(post(UNREGISTER, DEVICE), 404)["detail"].lower()
+    again = post(REGISTER, ASKED).json()
+    assert again["client"] != first["client"]
     caller = f"API token {ApiToken.objects.get()}"
-    assert list(noted) == [
-        ("api.xmpp_device.registered", device_id, caller),
-        ("api.xmpp_device.unregistered", device_id, caller),
+    assert list(AccessRecord.objects.order_by("pk").values_list("page", "object_id", "username")) == [
+        ("api.xmpp_device.registered", first["id"], caller),
+        ("api.xmpp_device.unregistered", first["id"], caller),
+        ("api.xmpp_device.registered", again["id"], caller),
     ]
 
 

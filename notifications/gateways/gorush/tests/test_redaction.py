@@ -1,4 +1,4 @@
-"""Tests of redacted errors: nothing of one device is left, and no word from its token."""
+"""Tests of redacted errors: nothing of one device is left, and no word from its token; and of gorush's own mask."""
 
 import string
 from urllib.parse import quote, quote_plus
@@ -120,3 +120,21 @@ def test_a_huge_error_costs_no_time(part):
 )
 def test_a_rule_looks_for_the_longest_part_that_is_always_there(found, literal):
     assert longest_literal(found) == literal
+
+
+HIDDEN = "*" * 10
+
+
+@pytest.mark.parametrize(
+    ("token", "masked"),
+    [
+        ("", ""),
+        ("abc", "***"),
+        ("a" * 19, "*" * 19),
+        ("0123456789abcdefghij", HIDDEN * 2),
+        ("0123456789-abcdefghij", f"{HIDDEN}-{HIDDEN}"),
+        ("0123456789-0123456789-abcdefghij", f"{HIDDEN}-{HIDDEN}-{HIDDEN}"),
+    ],
+)
+def test_masks_like_gorush(token, masked):
+    assert mask(token) == masked

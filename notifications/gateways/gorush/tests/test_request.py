@@ -1,17 +1,25 @@
-"""Tests of the JSON for gorush, on both platforms."""
+"""Tests of the JSON for gorush on both platforms, and of pushes that it would drop or take for something else."""
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
+import orjson
 import pytest
 
+from notifications.gateways.gorush.sending.graded import MAX_APPLE_BYTES, MAX_CALL_BYTES, apple_size_bytes, fit
 from notifications.gateways.gorush.sending.push_api import (
+    FAULTS,
     MAX_PAYLOAD_BYTES,
     TEXTS,
     build_request,
+    device_token,
+    find_fault,
     payload_size_bytes,
 )
-from notifications.messages import ChannelKey, NotificationType, Push
+from notifications.messages import ChannelKey, Content, Grade, NotificationType, Outcome, Push
+from registrations.routes.addresses import DeviceAddress
 
 APPLE = Push(
     notification_id=7,
@@ -80,13 +88,10 @@ def test_every_type_has_its_text_and_link(notification_type, text, link):
     assert built(replace(FIREBASE, type=notification_type))["message"] == text
 
 
-def test_empty_fields_are_sent_as_status_go_sends_them():
-    empty = replace(FIREBASE, chat_id=b"", message=b"", public_key_hash=b"")
-    assert built(empty)["data"] == {"encryptedMessage": "0x", "chatId": "0x", "publicKey": "0x"}
-
-
-def test_quotes_a_token_that_looks_like_json():
-    assert built(replace(FIREBASE, address=b'","tokens":["x'))["tokens"] == ['","tokens":["x']
+def test_empty_fields_and_a_token_that_looks_like_json_are_sent_as_they_are():
+    odd = replace(FIREBASE, chat_id=b"", message=b"", public_key_hash=b"", address=b'","tokens":["x')
+    assert built(odd)["data"] == {"encryptedMessage": "0x", "chatId": "0x", "publicKey": "0x"}
+    assert built(odd)["tokens"] == ['","tokens":["x']
 
 
 def test_every_type_that_is_notified_about_has_a_text():
@@ -102,6 +107,148 @@ def test_a_push_too_large_for_apple_or_google_goes_without_its_ciphertext(push):
     assert built(replace(push, message=b"x" * (fits + 1)))["data"]["encryptedMessage"] == "0x"
 
 
-@pytest.mark.parametrize("push", [APPLE, FIREBASE])
-def test_the_data_never_contains_apples_own_key(push):
-    assert "aps" not in built(push)["data"]
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"channel": APPLE.channel}, ""),
+        ({"channel": ChannelKey(3, "")}, "unknown_platform"),
+        ({"channel": APPLE.channel, "address": b"x#1"}, "unsendable_token"),
+        ({"channel": APPLE.channel, "address": b"a%zz"}, "unsendable_token"),
+        ({"channel": APPLE.channel, "address": b"a\nb"}, "unsendable_token"),
+        ({"channel": APPLE.channel, "address": b"0fA9" * 16}, ""),
+        ({"address": b"x#1/%"}, ""),
+        ({"address": b"\xff"}, "unsendable_token"),
+        ({"address": b""}, "no_device_token"),
+        ({"collapse_id": "c" * 65}, "collapse_id_too_long"),
+    ],
+)
+def test_a_push_that_gorush_would_drop_has_a_fault(change, fault):
+    found = find_fault(replace(FIREBASE, **change))
+    assert (found.code if found else "") == fault
+    assert found is None or (found.outcome, found.is_untried) == (FAULTS[fault], True)
+
+
+# Graded pushes: gorush's fields for each grade on each platform, and the sizes ----------------------------------------
+
+TO_APPLE = ChannelKey(1, "org.example.chat")
+TO_GOOGLE = ChannelKey(2, "")
+TOKEN, CALL_TOKEN = "ab" * 32, "cd" * 32
+EXPIRES_AT = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
+WAKE = Content("New message", "default", {"v": "1", "k": "wake", "a": "0123456789abcdef", "x": "truncated"})
+
+
+def message(payload: str = "AAAA") -> Content:
+    return Content("New message", "default", {"v": "1", "k": "msg", "a": "0123456789abcdef", "e": payload, "f": "w"})
+
+
+def push(channel: ChannelKey, grade: Grade, *, content: Content | None = None, **fields: Any) -> Push:
+    address = fields.pop("address", DeviceAddress(TOKEN))
+    stored = content.encode() if content else b""
+    parts = (7, 1, channel, address.encode(), 0, b"", b"", stored, "c" * 16, grade, WAKE.encode())
+    return Push(*parts, expires_at=EXPIRES_AT, **fields)
+
+
+def body(channel: ChannelKey, grade: Grade, **fields: Any) -> dict[str, Any]:
+    return fit(push(channel, grade, content=message(), **fields)).notification
+
+
+def test_a_call_rings_at_apple_with_the_token_for_calls() -> None:
+    address = DeviceAddress(TOKEN, CALL_TOKEN, "development")
+    assert body(TO_APPLE, Grade.VOIP, address=address) == {
+        "notif_id": "7-1",
+        "tokens": [CALL_TOKEN],
+        "platform": 1,
+        "topic": "org.example.chat.voip",
+        "push_type": "voip",
+        "priority": "high",
+        "expiration": 1767225630,
+        "collapse_id": "c" * 16,
+        "development": True,
+        "data": message().data,
+    }
+
+
+@pytest.mark.requirement("XB6", "X6")
+@pytest.mark.parametrize("grade", [Grade.HIGH, Grade.NORMAL])
+def test_a_message_is_an_alert_at_apple_that_the_app_may_change(grade: Grade) -> None:
+    assert body(TO_APPLE, grade, address=DeviceAddress(TOKEN, environment="production")) == {
+        "notif_id": "7-1",
+        "tokens": [TOKEN],
+        "platform": 1,
+        "topic": "org.example.chat",
+        "push_type": "alert",
+        "priority": "high",
+        "mutable_content": True,
+        "message": "New message",
+        "sound": "default",
+        "collapse_id": "c" * 16,
+        "production": True,
+        "data": message().data,
+    }
+
+
+def test_a_push_without_anything_to_show_wakes_the_app_in_the_background() -> None:
+    reported = body(TO_APPLE, Grade.LOW)
+    shown = (reported["push_type"], reported["priority"], reported["content_available"])
+    assert shown == ("background", "normal", True)
+    assert {"message", "sound", "badge", "mutable_content"} & reported.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("grade", "priority", "ttl"),
+    [
+        (Grade.VOIP, "high", "30s"),
+        (Grade.HIGH, "high", None),
+        (Grade.NORMAL, "high", None),
+        (Grade.LOW, "normal", None),
+    ],
+)
+def test_at_google_everything_is_a_data_message(grade: Grade, priority: str, ttl: str | None) -> None:
+    reported = body(TO_GOOGLE, grade)
+    android = {"priority": priority, "collapse_key": "c" * 16} | ({"ttl": ttl} if ttl else {})
+    assert (reported["priority"], reported["android"], reported["data"]) == (priority, android, message().data)
+    assert {"topic", "message", "title", "notification"} & reported.keys() == set()
+
+
+def test_a_call_without_a_token_for_calls_or_whose_payload_was_dropped_is_an_alert() -> None:
+    address = DeviceAddress(TOKEN, CALL_TOKEN)
+    dropped = push(TO_APPLE, Grade.VOIP, address=address, is_payload_dropped=True)
+    assert (body(TO_APPLE, Grade.VOIP)["push_type"], body(TO_APPLE, Grade.VOIP)["tokens"]) == ("alert", [TOKEN])
+    assert (fit(dropped).notification["push_type"], device_token(dropped)) == ("alert", TOKEN)
+    assert device_token(push(TO_APPLE, Grade.VOIP, address=address)) == CALL_TOKEN
+
+
+@pytest.mark.requirement("XB18", "X18")
+@pytest.mark.parametrize("grade", Grade)
+@pytest.mark.parametrize(("channel", "limit"), [(TO_APPLE, MAX_APPLE_BYTES), (TO_GOOGLE, 4096)])
+def test_the_largest_payload_of_mod_push2_fits_and_beyond_the_budget_the_device_is_woken_with_a_marker(
+    channel: ChannelKey, grade: Grade, limit: int
+) -> None:
+    limit = MAX_CALL_BYTES if channel is TO_APPLE and grade is Grade.VOIP else limit
+    address = DeviceAddress(TOKEN, CALL_TOKEN)
+
+    def fitted(length: int) -> Any:
+        return fit(push(channel, grade, content=message("A" * length), address=address))
+
+    largest = max(length for length in range(3900, limit) if not fitted(length).is_truncated)
+    data = fitted(largest).notification["data"]
+    assert largest >= 3936
+    size = sum(len(k) + len(v) for k, v in data.items())
+    assert (apple_size_bytes(fitted(largest).notification) if channel is TO_APPLE else size) == limit
+    beyond = fitted(largest + 1)
+    assert (beyond.is_truncated, beyond.notification["data"]) == (True, WAKE.data)
+
+
+def test_the_size_is_the_one_that_apple_receives() -> None:
+    sent = {"aps": {"alert": "New message", "sound": "default", "mutable-content": 1}, **message().data}
+    assert apple_size_bytes(body(TO_APPLE, Grade.NORMAL)) == len(orjson.dumps(sent))
+
+
+@pytest.mark.parametrize(
+    "address", [b"\xff", b'{"token": 1}', b'{"token": ""}', b'{"x": "y"}', b"{", b'{"token":"a/b"}']
+)
+def test_an_address_that_gorush_cannot_read_is_not_sent_to(address: bytes) -> None:
+    found = find_fault(Push(7, 1, TO_APPLE, address, 0, b"", b"", b"", "c", Grade.LOW, WAKE.encode()))
+    assert found is not None
+    assert (found.outcome, found.code, found.is_untried) == (Outcome.DEAD, "unsendable_token", True)

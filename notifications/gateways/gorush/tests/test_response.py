@@ -28,49 +28,29 @@ def answer(*entries):
     return json.dumps({"success": "ok", "counts": 1, "logs": entries}).encode()
 
 
-def test_no_entry_means_that_apple_or_google_took_it():
-    assert read_response(200, OK, APPLE) == Result(Outcome.DELIVERED)
-    assert read_response(200, b'{"success":"ok","logs":null}', FIREBASE) == Result(Outcome.DELIVERED)
-
-
-@pytest.mark.parametrize("token", ["device-token", "**********", "**********-tok**********", ""])
-def test_an_entry_is_about_the_one_token_sent_however_it_is_masked(token):
-    assert read_response(200, answer(entry("Unregistered", token=token)), APPLE).outcome is Outcome.DEAD
-
-
-def test_an_entry_is_about_the_attempt_whose_id_it_has_or_that_has_none():
-    for its in ({"notif_id": "7-2"}, {"notif_id": ""}, {}):
-        assert read_response(200, answer(entry("Unregistered", **its)), APPLE).outcome is Outcome.DEAD
+DEAD, TAKEN, UNKNOWN = (Outcome.DEAD, "Unregistered"), (Outcome.DELIVERED, ""), (Outcome.AMBIGUOUS, "not_understood")
 
 
 @pytest.mark.parametrize(
-    "its",
+    ("its", "read_as"),
     [
-        {"token": "another-token"},
-        {"token": "device-token-of-somebody-else"},
-        {"token": "**********another**********"},
-        {"token": "another-token", "notif_id": "7-1"},
+        *(({"token": token}, DEAD) for token in ("device-token", "**********", "**********-tok**********", "")),
+        *(({"notif_id": notif_id}, DEAD) for notif_id in ("7-2", "")),
+        # The error of another token means that ours was taken. Another attempt would double the push.
+        *(({"token": token}, TAKEN) for token in ("another-token", "device-token-of-another", "***another***")),
+        ({"token": "another-token", "notif_id": "7-1"}, TAKEN),
+        # The error may be of another attempt. Above all, our token does not count as dead.
+        *(({"token": token}, UNKNOWN) for token in (["device-token"], 7)),
+        *(({"notif_id": notif_id}, UNKNOWN) for notif_id in ("7-1", "8-2", 7)),
+        ({"token": "another-token", "notif_id": "7-2"}, UNKNOWN),
     ],
 )
-def test_an_error_of_another_token_means_that_ours_was_taken(its):
-    """Another attempt would double the push."""
+def test_an_error_is_of_this_attempt_or_of_another_token_or_proves_nothing(its, read_as):
     foreign = entry("Unregistered", **its)
-    assert read_response(200, answer(foreign), APPLE) == Result(Outcome.DELIVERED)
-    assert read_response(200, answer(entry("BadPriority"), foreign), APPLE).code == "BadPriority"
-
-
-@pytest.mark.parametrize(
-    "its",
-    [
-        *({"token": ["device-token"]}, {"token": 7}, {"token": "another-token", "notif_id": "7-2"}),
-        *({"notif_id": "7-1"}, {"notif_id": "8-2"}, {"notif_id": 7}),
-    ],
-)
-def test_an_error_that_may_be_of_another_attempt_or_token_proves_nothing(its):
-    """Above all, our token does not count as dead. The error is no proof of the opposite either."""
-    other = entry("Unregistered", **its)
-    assert read_response(200, answer(other), APPLE) == Result(Outcome.AMBIGUOUS, "not_understood")
-    assert read_response(200, answer(entry("BadPriority"), other), APPLE).code == "BadPriority"
+    result = read_response(200, answer(foreign), APPLE)
+    assert (result.outcome, result.code) == read_as
+    if read_as != DEAD:
+        assert read_response(200, answer(entry("BadPriority"), foreign), APPLE).code == "BadPriority"
 
 
 @pytest.mark.parametrize("counts", [1, 2, None, -1, 1.5, 0.0, True, False, "1", "", [], {"total": 1}, {"total": 0}])
@@ -78,20 +58,17 @@ def test_an_answer_without_errors_is_a_success_however_it_counts(counts):
     """A server that speaks gorush's protocol, and writes something else there, has sent the push all the same."""
     body = json.dumps({"success": "ok", "counts": counts, "logs": []}).encode()
     assert read_response(200, body, APPLE) == Result(Outcome.DELIVERED)
+    assert read_response(200, b'{"success":"ok","logs":null}', FIREBASE) == Result(Outcome.DELIVERED)
 
 
 def test_a_count_of_zero_means_that_nothing_was_sent():
     assert read_response(200, b'{"success":"ok","counts":0,"logs":[]}', APPLE) == Result(Outcome.CONFIG, "dropped")
 
 
-def test_an_error_is_read_in_the_words_of_its_platform():
-    assert read_response(200, answer(entry("BadDeviceToken")), APPLE).outcome is Outcome.DEAD
-    assert read_response(200, answer(entry("BadDeviceToken")), FIREBASE).outcome is Outcome.TRANSIENT
-
-
-def test_the_last_of_several_entries_counts():
-    entries = [entry("ServiceUnavailable"), entry("Unregistered")]
-    assert read_response(200, answer(*entries), APPLE).code == "Unregistered"
+def test_the_last_of_several_errors_counts_in_the_words_of_its_platform():
+    errors = answer(entry("ServiceUnavailable"), entry("BadDeviceToken"))
+    assert read_response(200, errors, APPLE).code == "BadDeviceToken"
+    assert read_response(200, errors, FIREBASE).outcome is Outcome.TRANSIENT
 
 
 @pytest.mark.parametrize(
@@ -100,13 +77,9 @@ def test_the_last_of_several_entries_counts():
         b"",
         b"<html>welcome to our proxy</html>",
         b"null",
-        b"[]",
-        b'"ok"',
         b"{}",
         b'{"success":"ok","logs":{"error":"Unregistered"}}',
-        b'{"success":"ok","logs":"none"}',
         b'{"success":"no","logs":[]}',
-        b'{"success":true,"logs":[]}',
         b'{"logs":[]}',
         b'{"success":"ok","logs":[null]}',
         b'{"success":"ok","logs":[{}]}',
@@ -121,38 +94,20 @@ def test_an_answer_that_cannot_be_read_is_ambiguous(body):
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome"),
+    ("status", "body", "outcome"),
     [
-        (400, Outcome.CONFIG),
-        (429, Outcome.TRANSIENT),
-        (500, Outcome.TRANSIENT),
-        (502, Outcome.TRANSIENT),
-        (503, Outcome.TRANSIENT),
-        (504, Outcome.AMBIGUOUS),
-        (301, Outcome.CONFIG),
-        (401, Outcome.CONFIG),
-        (404, Outcome.CONFIG),
-        (204, Outcome.CONFIG),
+        *((status, OK, Outcome.CONFIG) for status in (204, 301, 400, 401, 404)),
+        *((status, OK, Outcome.TRANSIENT) for status in (429, 500, 502, 503)),
+        (504, OK, Outcome.AMBIGUOUS),
+        # Only gorush itself refuses a push finally. Any other server at its address gives its answer to every push.
+        (400, b'{"code":400,"message":"Missing notifications field."}', Outcome.PAYLOAD),
+        (400, b"Client sent an HTTP request to an HTTPS server.\n", Outcome.CONFIG),
+        (400, b"400", Outcome.CONFIG),
+        (400, b'{"message":"bad request"}', Outcome.CONFIG),
     ],
 )
-def test_a_status_decides_whatever_the_body_says(status, outcome):
-    assert read_response(status, OK, APPLE) == Result(outcome, f"http_{status}")
-
-
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [
-        (b'{"code":400,"message":"Missing notifications field."}', Outcome.PAYLOAD),
-        (b"Client sent an HTTP request to an HTTPS server.\n", Outcome.CONFIG),
-        (b"<html><head><title>400 The plain HTTP request was sent to HTTPS port</title></head></html>", Outcome.CONFIG),
-        (b"", Outcome.CONFIG),
-        (b"400", Outcome.CONFIG),
-        (b'{"message":"bad request"}', Outcome.CONFIG),
-    ],
-)
-def test_only_gorush_itself_can_refuse_a_push_finally(body, outcome):
-    """Any other server at its address gives this answer to every push."""
-    assert read_response(400, body, APPLE) == Result(outcome, "http_400")
+def test_a_status_decides_and_the_body_only_about_a_bad_request(status, body, outcome):
+    assert read_response(status, body, APPLE) == Result(outcome, f"http_{status}")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +117,7 @@ def test_only_gorush_itself_can_refuse_a_push_finally(body, outcome):
         ("0", 0),
         ("120", 120),
         ("999999999", 3600),
-        ("-1", 0),
         ("1.5", 0),
-        ("soon", 0),
         ("²", 0),
         ("٣", 0),
         ("Wed, 21 Oct 2026 07:28:00 GMT", 0),
@@ -182,7 +135,7 @@ def test_reads_any_bytes_and_takes_none_for_success(status, body, retry_after):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
 )
 SHAPES = st.fixed_dictionaries(
@@ -226,10 +179,12 @@ def test_the_guard_and_the_pause_of_a_rule_are_part_of_the_result(error, is_guar
     assert (result.is_guarded, result.retry_base_seconds) == (is_guarded, retry_base_seconds)
 
 
-def test_an_error_that_no_rule_matches_is_transient_and_has_a_signature():
+def test_an_error_that_no_rule_matches_is_transient_and_has_a_signature_without_the_token():
     result = read_response(200, answer(entry("Teapot 418: device-token is short and stout")), APPLE)
     assert result == Result(Outcome.TRANSIENT, "unknown")
     assert result.error == "teapot <n>: <token> is short and stout"
+    short = replace(APPLE, address=b"odd")
+    assert read_response(200, answer(entry("Something odd", token="odd")), short).error == ""
 
 
 @pytest.mark.parametrize("token", ["e", "n", "unre", "register", "unregistered", "BadDeviceToken", "baddevic", "o" * 7])
@@ -240,11 +195,6 @@ def test_no_device_token_can_hide_its_own_death(token, error):
     assert read_response(200, answer(entry(error, token=token)), push).outcome is Outcome.DEAD
 
 
-def test_an_unknown_error_shows_no_short_token():
-    push = replace(APPLE, address=b"odd")
-    assert read_response(200, answer(entry("Something odd", token="odd")), push).error == ""
-
-
 @pytest.mark.parametrize(
     "token", ["x509:", "x509: certificate has expired", "bad certificate", 'a"b x509:', "%78509:x509:"]
 )
@@ -252,10 +202,8 @@ def test_a_device_token_cannot_pass_for_words_of_apple_or_google(token):
     """Otherwise its owner could stop the channel of all users."""
     for path in (token, quote(token), quote(token, safe=""), json.dumps(token)[1:-1]):
         error = f'Post "https://api.push.apple.com/3/device/{path}": EOF'
-        assert (
-            read_response(200, answer(entry(error, token=token)), replace(APPLE, address=token.encode())).outcome
-            is Outcome.AMBIGUOUS
-        )
+        read = read_response(200, answer(entry(error, token=token)), replace(APPLE, address=token.encode()))
+        assert read.outcome is Outcome.AMBIGUOUS
         error = f"timed out while making an http call: {path}"
         read = read_response(200, answer(entry(error, token=token)), replace(FIREBASE, address=token.encode()))
         assert read.outcome is Outcome.AMBIGUOUS

@@ -1,23 +1,36 @@
-"""Tests of the rules' table: loaded from the file, changed by operators, and applied by workers within seconds."""
+"""Tests of the rules' table, loaded from the file, changed by operators, applied by workers; and of unknown errors."""
 
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 import pytest
+import structlog
 from django.core.management import call_command
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from notifications.gateways.gorush.answers.errors import ErrorRule, classify
-from notifications.gateways.gorush.models import GatewayErrorRule
+from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
+from notifications.gateways.gorush.rules import table
 from notifications.gateways.gorush.rules.file import seed_rules, shipped_rules
-from notifications.gateways.gorush.rules.table import REFRESH_SECONDS, CurrentRules, Loaded, load_rules, load_seed
+from notifications.gateways.gorush.rules.table import (
+    REFRESH_SECONDS,
+    CurrentRules,
+    Loaded,
+    UnknownErrors,
+    count_unknown,
+    load_rules,
+    load_seed,
+)
 from notifications.messages import Outcome
 
 RULES = GatewayErrorRule.objects
 OPERATOR = GatewayErrorRule.Origin.OPERATOR
 OTHER = (ErrorRule("other", Outcome.CONFIG, "other"),)
-IOS = 1
+IOS, ANDROID = 1, 2
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
 
 
 @pytest.fixture
@@ -27,35 +40,21 @@ def seeded(db):
 
 
 @pytest.mark.usefixtures("seeded")
-def test_the_table_has_the_rules_of_the_file():
+def test_the_table_has_the_rules_of_the_file_also_when_it_is_empty_and_loading_again_changes_nothing():
     assert load_rules() == shipped_rules()
-    for error in ["Unregistered", "", "x509: unknown authority", "something new"]:
-        assert classify(IOS, error, load_rules()) == classify(IOS, error, shipped_rules())
-
-
-@pytest.mark.usefixtures("seeded")
-def test_loading_again_changes_nothing():
     assert load_seed() == Loaded(added=0, refreshed=0, removed=0, kept=0)
-
-
-@pytest.mark.django_db
-def test_an_empty_table_counts_as_the_file():
     RULES.all().delete()
     assert load_rules() == shipped_rules()
 
 
 @pytest.mark.usefixtures("seeded")
-def test_a_rule_that_is_switched_off_matches_nothing():
-    RULES.filter(text="Unregistered").update(is_enabled=False)
-    assert classify(IOS, "Unregistered", load_rules()).code == "unknown"
-
-
-@pytest.mark.usefixtures("seeded")
-def test_the_position_decides_between_two_rules():
+def test_the_position_decides_between_two_rules_and_one_that_is_switched_off_matches_nothing():
     RULES.create(position=1, platform="ios", match="prefix", text="Unreg", outcome="config", code="mine")
     assert classify(IOS, "Unregistered", load_rules()).code == "mine"
     RULES.filter(code="mine").update(position=100_000)
     assert classify(IOS, "Unregistered", load_rules()).code == "Unregistered"
+    RULES.filter(text__startswith="Unreg").update(is_enabled=False)
+    assert classify(IOS, "Unregistered", load_rules()).code == "unknown"
 
 
 @pytest.mark.usefixtures("seeded")
@@ -96,7 +95,7 @@ def test_an_operators_rule_comes_before_a_new_one_of_the_file_about_the_same_err
 
 
 @pytest.mark.usefixtures("seeded")
-def test_the_command_prints_its_changes():
+def test_the_rules_of_the_file_come_and_the_operators_stay():
     RULES.filter(text="Unregistered").delete()
     RULES.filter(text="ExpiredToken").update(code="changed", origin=OPERATOR)
     RULES.filter(text="BadDeviceToken").update(remark="outdated")
@@ -104,15 +103,8 @@ def test_the_command_prints_its_changes():
     call_command("load_error_rules", stdout=(out := StringIO()))
 
     assert out.getvalue() == "1 added, 1 refreshed, 0 removed, 1 left as operators changed them.\n"
-
-
-@pytest.mark.usefixtures("seeded")
-def test_every_deployment_brings_the_rules_of_the_file_and_keeps_the_operators():
     RULES.filter(text="Unregistered").delete()
-    RULES.filter(text="ExpiredToken").update(code="changed", origin=OPERATOR)
-
     call_command("migrate", verbosity=0)
-
     assert RULES.filter(text="Unregistered", origin="seed").exists()
     assert RULES.get(text="ExpiredToken").code == "changed"
 
@@ -122,13 +114,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-def test_a_process_starts_with_the_rules_of_the_file_and_loads_the_table_first():
-    rules = CurrentRules(lambda: OTHER, Clock())
-    assert rules.rules == shipped_rules()
-    rules.refresh()
-    assert rules.rules == OTHER
 
 
 @pytest.mark.usefixtures("seeded")
@@ -158,6 +143,7 @@ def test_the_old_rules_hold_while_the_database_is_unreachable():
         return answer
 
     rules = CurrentRules(load, clock)
+    assert rules.rules == shipped_rules()  # of the file, until the table was read
     seen = []
     for _ in range(3):
         rules.refresh()
@@ -183,3 +169,85 @@ def test_while_one_thread_loads_the_others_go_on_with_the_old_rules():
     may_end.set()
     slow.join(10)
     assert rules.rules == OTHER
+
+
+# Unknown errors: none is lost or counted twice, and neither memory nor table grows without limit ---------------------
+
+
+def stored():
+    return {(row.platform, row.signature): row.count for row in UnknownGatewayError.objects.all()}
+
+
+@pytest.mark.django_db
+def test_sums_are_written_once_per_batch_and_an_error_is_logged_when_it_is_seen_first(django_assert_num_queries):
+    errors = UnknownErrors()
+    with django_assert_num_queries(0):
+        for _ in range(3):
+            errors.note(IOS, "new")
+        errors.note(ANDROID, "new")
+    with structlog.testing.capture_logs() as logs:
+        errors.record(now=NOW)
+    assert stored() == {("ios", "new"): 3, ("android", "new"): 1}
+    seen = {"event": "gateway_error_unknown", "log_level": "warning", "signature": "new"}
+    assert sorted(logs, key=str) == [seen | {"platform": "android"}, seen | {"platform": "ios"}]
+
+    errors.note(IOS, "new")
+    with django_assert_num_queries(1):
+        errors.record(now=LATER)
+    with django_assert_num_queries(0):
+        errors.record(now=LATER)
+    row = UnknownGatewayError.objects.get(platform="ios")
+    assert (row.count, row.first_seen_at, row.last_seen_at) == (4, NOW, LATER)
+
+
+@pytest.mark.django_db
+def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
+    errors = UnknownErrors()
+    errors.note(IOS, "a")
+    errors.note(IOS, "b")
+
+    def fail_at_b(platform, signature, count, *, now):
+        if signature == "b":
+            raise OperationalError("gone")
+        count_unknown(platform, signature, count, now=now)
+
+    monkeypatch.setattr(table, "count_unknown", fail_at_b)
+    errors.record(now=NOW)
+    assert stored() == {("ios", "a"): 1}
+
+    monkeypatch.undo()
+    errors.record(now=NOW)
+    assert stored() == {("ios", "a"): 1, ("ios", "b"): 1}
+
+
+@pytest.mark.django_db
+def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
+    monkeypatch.setattr(table, "MAX_SIGNATURES_HELD", 3)
+    monkeypatch.setattr(table, "MAX_SIGNATURES_STORED", 4)
+    errors = UnknownErrors()
+    for minute in range(3):
+        for number in range(10):
+            errors.note(IOS, f"{minute} {number}")
+        errors.record(now=NOW + timedelta(minutes=minute))
+    assert set(stored()) == {("ios", "1 2"), ("ios", "2 0"), ("ios", "2 1"), ("ios", "2 2")}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_that_count_the_same_errors_at_once_lose_none():
+    started = threading.Barrier(4)
+
+    def work(names):
+        errors = UnknownErrors()
+        started.wait(10)
+        for _ in range(10):
+            for name in names:
+                errors.note(IOS, name)
+            errors.record(now=NOW)
+        connection.close()
+
+    workers = [threading.Thread(target=work, args=(names,)) for names in ("abc", "cba", "bca", "acb")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+    assert stored() == {("ios", name): 40 for name in "abc"}
