@@ -32,7 +32,7 @@ BRIDGE = "xmpp"
 ADD_APP = """
     INSERT INTO xmpp_bridge_app (slug, app_topic, takes_firebase, style, text, sound, calls_as_alerts, passes_texts,
                                  refuses_texts, is_retired, created_at)
-    VALUES (%s, %s, TRUE, 'generic', 'New message', 'default', FALSE, %s, %s, FALSE, now())
+    VALUES (%s, %s, TRUE, 'generic', 'New message', 'default', FALSE, FALSE, FALSE, FALSE, now())
 """
 POLL_SECONDS = 0.02
 ANSWER_SECONDS = 2.0
@@ -49,8 +49,8 @@ class Service:
     def gorush_url(self) -> str:
         return self.fleet.environment["GORUSH_URL"]
 
-    def add_app(self, slug: str, *, passes_texts: bool = False, refuses_texts: bool = False) -> None:
-        self.fleet.rows(ADD_APP, slug, BUNDLE, passes_texts, refuses_texts)
+    def add_app(self, slug: str) -> None:
+        self.fleet.rows(ADD_APP, slug, BUNDLE)
 
     def all_pushes(self) -> list[dict[str, Any]]:
         """Return all pushes that gorush got, including those for Status users."""
@@ -111,9 +111,9 @@ class Neighbour(NotifyingServer):
 
         await until_async(is_there, what="the component is connected")
 
-    def request(self, kind: str, *children: Any, sender: str = USER_SERVER) -> Any:
+    def request(self, kind: str, *children: Any) -> Any:
         request = iq(kind, SERVICE, new_id(), *children)
-        request.set("from", sender)
+        request.set("from", USER_SERVER)
         return request
 
     async def route(self, device: Device, dialect: Dialect = Dialect.DRAFT, *, to: str = "") -> Route:
@@ -125,12 +125,12 @@ class Neighbour(NotifyingServer):
         return route
 
 
-def android(fate: str = "", app: str = APP) -> Device:
-    return Device(Platform.FCM, f"{fate}{uuid.uuid4().hex}", uuid.uuid4().hex, app)
+def android(fate: str = "") -> Device:
+    return Device(Platform.FCM, f"{fate}{uuid.uuid4().hex}", uuid.uuid4().hex, APP)
 
 
-def iphone(app: str = APP) -> Device:
-    return Device(Platform.APNS, os.urandom(32).hex(), uuid.uuid4().hex, app, "production", os.urandom(32).hex())
+def iphone() -> Device:
+    return Device(Platform.APNS, os.urandom(32).hex(), uuid.uuid4().hex, APP, "production", os.urandom(32).hex())
 
 
 def ciphertext(size: int = 120) -> str:
