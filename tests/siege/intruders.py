@@ -1,9 +1,10 @@
 """Stanzas of a hostile server of XMPP users, by kind, as texts for a component's stream."""
 
 import os
+import random
 import uuid
-from collections.abc import Iterator, Sequence
-from itertools import cycle
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import count, islice, repeat
 from xml.etree.ElementTree import Element
 
 from slixmpp.xmlstream import tostring
@@ -15,48 +16,50 @@ from xmpp_bridge.client.user_server import UserServer
 
 # Servers let a component send this much in one stanza, and our limit is higher.
 LARGE_BYTES = 200_000
-KINDS = (
-    "pushes to clients of nobody",
-    "pushes to one phone",
-    "repeats a push",
-    "requests a form and leaves",
-    "registers a phone",
-    "sends made-up names of elements",
-    "sends elements 60 deep",
-    "sends a namespace that our parser refuses",
-    "sends 200 KB of text",
-    "sends presence",
-)
+Made = Iterable[Element | str]
 
 
-async def stanzas(kind: str, server: Neighbour, count: int) -> list[str]:
-    """Return ``count`` stanzas of a kind. Kinds that need a phone of their own register it first."""
-    domain = server.core.domain
-    made: Iterator[Element | str]
-    match kind:
-        case "pushes to clients of nobody":
-            made = (_push(domain, _made_up(dialect)) for dialect in cycle(Dialect))
-        case "pushes to one phone":
-            route = await server.route(_device())
-            made = (_push(domain, route) for _ in cycle([0]))
-        case "repeats a push":
-            route = await server.route(_device(), Dialect.XEP0357)
-            made = cycle([_push(domain, route)])
-        case "requests a form and leaves":
-            made = (_from(domain, registering.ask_for_form(SERVICE, Platform.FCM, new_id())) for _ in cycle([0]))
-        case "registers a phone":
-            made = (_from(domain, registering.register(SERVICE, _device(), new_id())) for _ in cycle([0]))
-        case "sends made-up names of elements":
-            made = (_message(domain, "".join(f"<{_name()}/>" for _ in range(900))) for _ in cycle([0]))
-        case "sends elements 60 deep":
-            made = (_message(domain, "<a>" * 60 + "</a>" * 60) for _ in cycle([0]))
-        case "sends a namespace that our parser refuses":
-            made = (_message(domain, "<x xmlns='a}b'/>") for _ in cycle([0]))
-        case "sends 200 KB of text":
-            made = cycle([_message(domain, f"<body>{'x' * LARGE_BYTES}</body>")])
-        case _:
-            made = (f'<presence from="{_user(domain)}" to="{SERVICE}"/>' for _ in cycle([0]))
-    return [each if isinstance(each, str) else tostring(each) for _, each in zip(range(count), made, strict=False)]
+async def _pushes_to_one_phone(server: Neighbour) -> Made:
+    route = await server.route(_device())
+    return (_push(server.core.domain, route) for _ in count())
+
+
+async def _repeats_of_a_push(server: Neighbour) -> Made:
+    route = await server.route(_device(), Dialect.XEP0357)
+    return repeat(_push(server.core.domain, route))
+
+
+def _each(make: Callable[[str], Element | str]) -> Callable[[Neighbour], Awaitable[Made]]:
+    """Return a kind whose stanzas are all made anew, from the domain of their server."""
+
+    async def made(server: Neighbour) -> Made:
+        return (make(server.core.domain) for _ in count())
+
+    return made
+
+
+KINDS: Mapping[str, Callable[[Neighbour], Awaitable[Made]]] = {
+    "pushes to clients of nobody": _each(lambda domain: _push(domain, _made_up(random.choice(list(Dialect))))),
+    "pushes to one phone": _pushes_to_one_phone,
+    "repeats a push": _repeats_of_a_push,
+    "requests a form and leaves": _each(
+        lambda domain: _from(domain, registering.ask_for_form(SERVICE, Platform.FCM, new_id()))
+    ),
+    "registers a phone": _each(lambda domain: _from(domain, registering.register(SERVICE, _device(), new_id()))),
+    "sends made-up names of elements": _each(
+        lambda domain: _message(domain, "".join(f"<n{os.urandom(5).hex()}/>" for _ in range(900)))
+    ),
+    "sends elements 60 deep": _each(lambda domain: _message(domain, "<a>" * 60 + "</a>" * 60)),
+    "sends a namespace that our parser refuses": _each(lambda domain: _message(domain, "<x xmlns='a}b'/>")),
+    "sends 200 KB of text": _each(lambda domain: _message(domain, f"<body>{'x' * LARGE_BYTES}</body>")),
+    "sends presence": _each(lambda domain: f'<presence from="{_user(domain)}" to="{SERVICE}"/>'),
+}
+
+
+async def stanzas(kind: str, server: Neighbour, number: int) -> list[str]:
+    """Return stanzas of a kind. Kinds that need a phone of their own register it first."""
+    made = islice(await KINDS[kind](server), number)
+    return [each if isinstance(each, str) else tostring(each) for each in made]
 
 
 def bytes_of(sent: Sequence[str]) -> int:
@@ -93,7 +96,3 @@ def _user(domain: str) -> str:
 
 def _message(domain: str, inner: str) -> str:
     return f'<message from="{_user(domain)}" to="{SERVICE}" id="{new_id()}">{inner}</message>'
-
-
-def _name() -> str:
-    return f"n{os.urandom(5).hex()}"

@@ -22,6 +22,7 @@ LARGE_BYTES = 100_000
 BUSY_TOKEN = "busy-" + "x" * 147  # the development gorush refuses it as busy, every time
 DEAD_TOKEN = "dead-" + "x" * 147
 TO_OWN_PHONES = "requests 100 pushes to own phones"
+TOMBSTONE = "unregisters an unknown installation"
 OWN_PHONES = 100
 UNDATED: dict[str, Any] = {"timestamp_ns": 0, "random_bytes": os.urandom}
 
@@ -55,7 +56,7 @@ class Payloads:
             "registers a topic of 4 KB": (3, lambda: self._register("ab" * 32, app_topic="t" * 4000)),
             "registers on the canary's topic": (2, lambda: self._register("ab" * 32, app_topic="canary")),
             "registers one more installation": (8, lambda: self._register(BUSY_TOKEN, identity=self._identities[0])),
-            "unregisters an unknown installation": (8, self._tombstone),
+            TOMBSTONE: (8, self._tombstone),
             "requests 100 pushes to nobody": (6, self._ask_for_nobody),
             "requests a push to a victim": (20, self._pester),
             "queries for a victim": (8, self._query),
@@ -66,17 +67,13 @@ class Payloads:
             TO_OWN_PHONES: (8, self._fill),  # last, as these are retried for long
         }
 
-    @property
-    def kinds(self) -> Sequence[str]:
-        """Return the names of all kinds."""
-        return list(self._kinds)
+    def next(self, part: str = "") -> tuple[str, WakuMessage]:
+        """Return the next message and its kind, one with this ``part`` in its name.
 
-    def next(self, kind: str = "") -> tuple[str, WakuMessage]:
-        """Return the next message and its kind. The timestamp is set when it is sent, as it is not part of the sealed
-        bytes.
+        The timestamp is set when it is sent, as it is not part of the sealed bytes.
         """
-        weights = [weight for weight, _ in self._kinds.values()]
-        kind = kind or self._random.choices(list(self._kinds), weights)[0]
+        weights = {name: weight for name, (weight, _) in self._kinds.items() if part in name}
+        [kind] = self._random.choices(list(weights), list(weights.values()))
         needs_phones = kind == TO_OWN_PHONES and len(self._own) < OWN_PHONES
         message = self._register(BUSY_TOKEN) if needs_phones else self._kinds[kind][1]()
         if len(self._sealed) < MAX_REPLAYED:
