@@ -1,4 +1,4 @@
-"""Siege: a thousand hostile keys send 300 messages/s over Waku and hostile servers 50 stanzas/s over XMPP, beside
+"""Siege: a thousand hostile keys send 300 messages/s over Waku and hostile servers 20 stanzas/s over XMPP, beside
 honest clients of both; and 100 000 messages come at once.
 
 Honest clients must not notice. `make siege` runs the first for five minutes (SIEGE_SECONDS), with nothing else on this
@@ -40,7 +40,7 @@ from waku_bridge.node import WakuNode
 pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
 ATTACK = os.environ.get("ATTACK") or ""
-KEYS, HOSTILE_RATE, INTRUDERS_RATE, HONEST_RATE, XMPP_RATE = 1000, 300, 50, 50, 10
+KEYS, HOSTILE_RATE, INTRUDERS_RATE, HONEST_RATE, XMPP_RATE = 1000, 300, 20, 50, 10
 DEVICES = 50
 WARM_UP_SECONDS, DRAIN_SECONDS = 3, 60
 MAX_MB = 400
