@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,16 @@ PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
     Identity(PrivateKey(bytes([number]) * 32)) for number in (1, 2, 3, 4, 5, 7)
 )
+NUMBERS = count(1_000_000)
 IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by their names in the vectors
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
 UUID = "11111111-1111-4111-8111-111111111111"
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
+
+
+def anybody() -> Identity:
+    """Return an identity that no test had before."""
+    return Identity(PrivateKey(next(NUMBERS).to_bytes(32)))
 
 
 def registration(

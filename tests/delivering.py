@@ -4,6 +4,7 @@ due.
 
 import asyncio
 import select
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -59,6 +60,19 @@ class SilentGateway(RecordingGateway):
         self.pushes.append(push)
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class Gate(RecordingGateway):
+    """Gateway that keeps pushes back until it is open: all, or those that ``keeps`` chooses."""
+
+    def __init__(self, keeps: Callable[[Push], bool] = lambda _: True, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_open, self._keeps = threading.Event(), keeps
+
+    async def send(self, push: Push) -> Result:
+        if self._keeps(push):
+            await asyncio.to_thread(self.is_open.wait, 20)
+        return await super().send(push)
 
 
 class DeliveryProcess:

@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from notifications.messages import ChannelKey
@@ -73,16 +72,6 @@ def test_a_tripped_channel_says_who_tripped_it(admin_client, channel):
     assert shown(channel).next_probe_at
 
 
-@pytest.mark.parametrize("operation", ["pause", "trip"])
-def test_a_second_click_changes_nothing_and_says_so(admin_client, channel, operation):
-    sent = {"why": "first", "confirmed": "1"}
-    admin_client.post(page(channel, operation), sent)
-    again = admin_client.post(page(channel, operation), sent | {"why": "second"}, follow=True)
-    assert "already" in again.content.decode()
-    assert (state_of(channel) != "running", shown(channel).reason) == (True, "first")
-    assert LogEntry.objects.count() == 1
-
-
 def test_undoing_shows_the_number_of_routes_before_and_after(admin_client, channel):
     now = timezone.now()
     route = make_route(token_type=1, app_topic=APP, state=Route.State.DISABLED, disabled_at=now)
@@ -100,32 +89,6 @@ def test_undoing_shows_the_number_of_routes_before_and_after(admin_client, chann
     route.refresh_from_db()
     assert route.state == Route.State.ACTIVE
     assert LogEntry.objects.get().change_message.startswith("Undid the disabling of 1 address ")
-
-
-@pytest.mark.parametrize("operation", ["pause", "trip", "resume", "close", "undo"])
-def test_a_user_who_may_only_view_can_do_nothing(client, channel, operation):
-    user = User.objects.create_user("support", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename="view_channel"))
-    client.force_login(user)
-    seen = client.get(f"{PAGES}{channel.pk}/change/")
-    assert (seen.status_code, page(channel, operation) in seen.content.decode()) == (200, False)
-    refused = client.post(page(channel, operation), {"why": "x", "since": "2020-01-01 00:00:00", "confirmed": "1"})
-    assert (refused.status_code, state_of(channel)) == (403, "running")
-
-
-def test_operators_find_the_operations_on_the_page_of_a_channel(client, channel):
-    user = User.objects.create_user("operator", is_staff=True)
-    codenames = ["view_channel", "operate_channel"]
-    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-    client.force_login(user)
-    html = client.get(f"{PAGES}{channel.pk}/change/").content.decode()
-    assert all(page(channel, operation) in html for operation in ("pause", "trip", "undo"))
-    assert not any(page(channel, operation) in html for operation in ("resume", "close"))
-
-
-def test_an_unknown_channel_or_operation_is_not_found(admin_client, channel):
-    assert admin_client.get(page(channel, "explode")).status_code == 404
-    assert admin_client.get(f"{PAGES}987654/operate/pause/").status_code == 404
 
 
 def test_resuming_names_the_halts_that_stay(admin_client, channel):

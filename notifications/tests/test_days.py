@@ -27,7 +27,7 @@ from notifications.acceptance.tests.test_acceptance import (
 )
 from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import Outcome, ReportError
-from notifications.models import Notification, NotificationRequest, RequestDigest
+from notifications.models import Notification, NotificationRequest
 from notifications.rules.transitions import end
 from tests.delivering import DeliveryProcess, RecordingGateway, make_due
 from tests.factories import make_notification, make_request
@@ -184,13 +184,6 @@ def test_a_request_that_waits_across_midnight_is_answered_with_results_of_the_da
     [answer] = settled(accepted, now=MIDNIGHT + 5 * DAY)
     assert [report.success for report in answer.reports] == [False]
     assert Notification.objects.get().report == "not_registered"
-
-
-def test_the_key_of_a_request_is_there_from_its_first_moment() -> None:
-    make_recipient()
-    accept([incoming(push())], now=MIDNIGHT)
-    [row] = RequestDigest.objects.all()
-    assert (bytes(row.digest), row.received_at) == (storing.digest_of(BRIDGE, b"\x01" * 32), MIDNIGHT)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Tests of tokens refused as dead: believed one by one, and not believed in large numbers."""
 
-import secrets
 from datetime import timedelta
 
 import pytest
@@ -10,8 +9,7 @@ from notifications.models import Attempt, Channel, Halt, Notification
 from notifications.queues import halts
 from notifications.queues.tests.test_breakers import APPLE, DELIVERED, make_due_to_app, sends
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
-from tests.factories import make_registration, make_request, make_route
+from tests.delivering import NOW, answered, claimed, fresh, prove
 
 DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
 HOUR = timedelta(hours=1)
@@ -23,10 +21,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _limits():
     prove(APPLE)
-
-
-def make_phone(**fields):
-    return make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO, **fields)).route
 
 
 def disabled_count():
@@ -51,19 +45,6 @@ def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():
 def test_a_batch_in_which_all_die_disables_nothing_at_all():
     sends(DEAD, 20)
     assert (is_distrusted(), disabled_count()) == (True, 0)
-
-
-def test_a_push_with_a_distrusted_verdict_is_kept_and_retried():
-    doubtful = [make_due_to_app() for _ in range(20)]
-    answered(DEAD, *doubtful)
-    assert {fresh(n).state for n in doubtful} == {State.RETRYING}
-    assert set(Attempt.objects.values_list("outcome", "is_guarded")) == {("dead", True)}
-
-
-def test_while_deaths_are_distrusted_none_is_believed():
-    sends(DEAD, 20)
-    sends(DEAD, 1, now=NOW + 3 * HOUR)
-    assert disabled_count() == 0
 
 
 def test_a_usual_share_of_dead_tokens_is_disabled_one_by_one():
@@ -92,6 +73,7 @@ def test_an_app_whose_every_token_is_refused_for_hours_and_then_works_loses_nobo
     for minutes in range(0, 180, 20):  # they are sent again after ten minutes at most
         answered(DEAD, *pushes, now=NOW + timedelta(minutes=minutes))
         assert (is_distrusted(), disabled_count()) == (True, 0)
+    assert set(Attempt.objects.values_list("outcome", "is_guarded")) == {("dead", True)}
     assert Attempt.objects.count() == 25 * 9
     later = NOW + timedelta(minutes=180)
     answered(DELIVERED, *pushes, now=later)
@@ -110,13 +92,6 @@ def test_deaths_are_believed_again_when_the_share_falls():
     assert not is_distrusted()
 
 
-def test_results_while_deaths_are_distrusted_disable_nothing():
-    late = [(held, DEAD) for held in claimed(make_due_to_app())]
-    sends(DEAD, 20)
-    recorded(late)
-    assert disabled_count() == 0
-
-
 # Made-up registrations ------------------------------------------------------------------------------------------------
 
 
@@ -131,25 +106,6 @@ def test_a_flood_of_made_up_tokens_does_not_hide_that_real_ones_die():
     sends(DEAD, 60, is_proven=False)
     sends(DEAD, 1)
     assert is_distrusted()
-
-
-def test_one_phone_under_many_names_neither_trips_an_app_nor_makes_its_deaths_distrusted():
-    """The phone is registered 500 times and sent to. Then each registration gets a made-up token."""
-    phone = make_phone()
-    same = {"address_digest": phone.address_digest, "delivered_digest": phone.delivered_digest}
-    names = [make_phone(**same) for _ in range(40)]
-    answered(DEAD, *[make_due(route=route) for route in names])  # the phone is off, or the app was removed
-    assert (is_distrusted(), Halt.objects.exists()) == (False, False)
-    Route.objects.filter(pk__in=[route.pk for route in names]).update(state="active", disabled_reason="")
-    for route in names:
-        Route.objects.filter(pk=route.pk).update(address_digest=secrets.token_bytes(36))
-    refused = Result(Outcome.CONFIG, "DeviceTokenNotForTopic", is_guarded=True)
-    for result in (DEAD, refused):
-        asked = [make_request(sender_digest=secrets.token_bytes(32)) for _ in names]
-        answered(result, *[make_due(route=fresh(r), request=request) for r, request in zip(names, asked, strict=True)])
-        Route.objects.update(state="active", disabled_reason="")
-    assert (is_distrusted(), Halt.objects.exists()) == (False, False)
-    assert len(claimed(make_due_to_app())) == 1
 
 
 def test_in_an_app_that_nothing_was_delivered_to_all_tokens_count():

@@ -5,7 +5,6 @@ import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import pairwise
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -19,7 +18,7 @@ from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.rules.deadlines import GRACE
 from registrations.keys.encryption import Keyring, Purpose
-from registrations.models import Registration, RegistrationEvent, Route
+from registrations.models import RegistrationEvent, Route
 from tests.delivering import (
     APP,
     LEASE,
@@ -37,11 +36,11 @@ from tests.delivering import (
     other_session,
     prove,
     record,
-    recorded,
     send,
     take,
 )
 from tests.factories import make_notification, make_registration, make_request, make_route
+from tests.threads import at_once
 
 State = Notification.State
 
@@ -71,59 +70,6 @@ def test_the_result_of_the_gateway_decides_the_state(outcome, state):
 
 
 @pytest.mark.django_db
-def test_the_gateway_receives_everything_about_the_push():
-    route = make_route(device_token="device-token", token_type=1, app_topic="im.status")
-    registration = make_registration(route=route)
-    notification = make_due(route=route, public_key_hash=bytes(registration.public_key_hash), type=2)
-    gateway = RecordingGateway()
-    send(notification, gateway=gateway)
-    [push] = gateway.pushes
-    assert (push.notification_id, push.attempt_number, push.type) == (notification.pk, 1, 2)
-    assert (push.channel, push.address) == (ChannelKey(1, "im.status"), b"device-token")
-    assert (push.public_key_hash, push.chat_id, push.message) == (bytes(registration.public_key_hash), b"c", b"m")
-    assert "device-token" not in repr(push)
-
-
-@pytest.mark.django_db
-def test_the_attempt_is_written_before_the_gateway_is_called():
-    notification = make_due()
-    [held] = claimed(notification)
-    attempt = Attempt.objects.get()
-    assert (attempt.outcome, attempt.latency_ms, attempt.started_at) == (None, None, NOW)
-    assert fresh(notification).state == State.IN_FLIGHT
-    recorded([(held, Result(Outcome.TRANSIENT, "unreachable", latency_ms=3))])
-    attempt.refresh_from_db()
-    assert (attempt.outcome, attempt.code, attempt.latency_ms, attempt.started_at) == (
-        "transient",
-        "unreachable",
-        3,
-        NOW,
-    )
-
-
-@pytest.mark.django_db
-def test_an_ended_notification_is_not_sent_again():
-    notification = make_due()
-    gateway = RecordingGateway()
-    send(notification, gateway=gateway)
-    assert send(notification, gateway=gateway) == set()
-    assert len(gateway.pushes) == 1
-
-
-@pytest.mark.django_db
-def test_every_attempt_carries_the_same_collapse_id():
-    notification = make_due()
-    gateway = RecordingGateway(Outcome.TRANSIENT)
-    for _ in range(2):
-        send(notification, gateway=gateway)
-        Notification.objects.update(next_attempt_at=LONG_AGO)
-    first, second = gateway.pushes
-    assert first.collapse_id == second.collapse_id
-    assert (first.attempt_number, second.attempt_number) == (1, 2)
-    assert 0 < len(first.collapse_id) <= 64
-
-
-@pytest.mark.django_db
 def test_an_attempt_after_the_dedup_key_was_released_still_carries_the_same_collapse_id():
     """With a time to live of more than a day, a repeat would otherwise stand beside the first push on the device."""
     notification = make_due(collapse_id=b"\x05" * 16)
@@ -131,7 +77,7 @@ def test_an_attempt_after_the_dedup_key_was_released_still_carries_the_same_coll
     send(notification, gateway=gateway)
     Notification.objects.update(next_attempt_at=LONG_AGO, dedup_key=None)
     send(notification, gateway=gateway)
-    assert [push.collapse_id for push in gateway.pushes] == ["05" * 16] * 2
+    assert [(push.attempt_number, push.collapse_id) for push in gateway.pushes] == [(1, "05" * 16), (2, "05" * 16)]
 
 
 @pytest.mark.django_db
@@ -149,32 +95,6 @@ def test_a_first_attempt_does_not_wait_for_a_clock_that_is_behind():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_workers_never_claim_the_same_notification():
-    notifications = [make_due(route=make_registration().route) for _ in range(20)]
-    taken, start = [], threading.Barrier(2, timeout=10)
-
-    def work():
-        start.wait()
-        with transaction.atomic():
-            taken.append({held.notification_id for held in take()})
-        connection.close()
-
-    in_threads(work, work)
-    assert taken[0] & taken[1] == set()
-    left = {held.notification_id for held in take()}
-    assert taken[0] | taken[1] | left == {n.pk for n in notifications}
-    assert Attempt.objects.count() == len(notifications)
-
-
-def in_threads(*functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_row_locked_by_another_session_neither_delays_a_claim_nor_is_lost():
     held, free = make_due(), make_due()
     with other_session() as other:
@@ -185,26 +105,19 @@ def test_a_row_locked_by_another_session_neither_delays_a_claim_nor_is_lost():
 
 
 @pytest.mark.django_db
-def test_a_gateway_that_raises_leaves_an_ambiguous_attempt_and_does_not_stop_the_others():
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_gateway_that_fails_leaves_an_ambiguous_attempt_and_does_not_stop_the_others(is_open):
     def answer(push):
         if push.notification_id == broken.pk:
             raise RuntimeError("a fault of ours, with a device token in it")
         return Result(Outcome.DELIVERED)
 
-    broken, other = make_due(), make_due()
-    send(broken, other, gateway=RecordingGateway(answer))
-    assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
-    assert Attempt.objects.get(notification=broken).code == "gateway_failed"
-
-
-@pytest.mark.django_db
-def test_a_gateway_that_cannot_be_opened_leaves_an_ambiguous_attempt_and_does_not_stop_the_others():
     def open_gateway(name):
-        if name == "broken":
+        if name == "broken" and not is_open:
             raise RuntimeError("a fault of ours")
-        return working
+        return gateway
 
-    working = RecordingGateway()
+    gateway = RecordingGateway(answer)
     broken, other = make_due(route=make_registration(route=make_route(gateway="broken")).route), make_due()
     DeliveryProcess(gateways=open_gateway).process_backlog()
     assert (fresh(broken).state, fresh(other).state) == (State.AMBIGUOUS, State.DELIVERED)
@@ -382,22 +295,6 @@ def test_a_notification_past_its_time_to_live_is_not_sent(ambiguous_count, end):
 
 
 @pytest.mark.django_db
-def test_an_ambiguous_push_is_sent_nine_times_in_a_day_with_the_same_collapse_id():
-    notification = make_due(expires_at=NOW + timedelta(days=1))
-    now, sent = NOW, []
-    while now < NOW + timedelta(days=1):
-        [held] = claimed(notification, now=now)
-        record([(held, Result(Outcome.AMBIGUOUS, "connection_lost"))], now=now)
-        sent.append((now, held.push.collapse_id))
-        now = fresh(notification).next_attempt_at
-    pauses = [(after - before).total_seconds() for (before, _), (after, _) in pairwise(sent)]
-    assert all(least <= pause <= least * 1.2 for least, pause in zip((10, 30, 90, 270), pauses, strict=False))
-    assert (len(sent), len({collapse_id for _, collapse_id in sent})) == (9, 1)
-    queues.close_expired(limit=10, now=NOW + timedelta(days=1))
-    assert fresh(notification).state == State.UNCONFIRMED
-
-
-@pytest.mark.django_db
 def test_a_certain_result_ends_an_ambiguous_push():
     notification = make_due()
     answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
@@ -443,17 +340,6 @@ def test_failures_count_only_while_the_same_gateway_delivers_others(case, attemp
 
 
 @pytest.mark.django_db
-def test_failures_without_a_delivery_between_them_count_once():
-    notification = make_due_to_app()
-    fail(notification, now=NOW)
-    for minutes in range(1, 20):
-        answered(Result(Outcome.CONFIG, "code"), notification, now=NOW + timedelta(minutes=minutes))
-        Notification.objects.update(next_attempt_at=LONG_AGO)
-    assert fresh(notification).state == State.RETRYING
-    assert list(Attempt.objects.filter(is_counted=True).values_list("number", flat=True)) == [1]
-
-
-@pytest.mark.django_db
 def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
     notification = make_due_to_app()
     for minutes in range(7):
@@ -478,16 +364,6 @@ def test_a_push_that_is_too_large_is_sent_once_more_without_its_ciphertext():
     send(notification, gateway=gateway)
     assert [push.message for push in gateway.pushes] == [b"m", b""]
     assert fresh(notification).state == State.UNDELIVERABLE
-
-
-@pytest.mark.django_db
-def test_a_late_payload_error_does_not_touch_the_attempt_that_is_under_way():
-    notification = make_due()
-    [lost] = claimed(notification)
-    take_up_lost(now=NOW + LEASE, limit=10)
-    [_current] = claimed(notification, now=NOW + LEASE)
-    record([(lost, Result(Outcome.PAYLOAD))], now=NOW + LEASE)
-    assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.IN_FLIGHT, b"m")
 
 
 @pytest.mark.django_db
@@ -685,14 +561,15 @@ def test_a_late_success_counts_although_the_lease_was_lost():
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("late", [Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS])
+@pytest.mark.parametrize("late", [Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS, Outcome.PAYLOAD])
 def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
     notification = make_due(expires_at=NOW + LEASE + timedelta(milliseconds=1))
     [lost] = claimed(notification)
     take_up_lost(now=NOW + LEASE, limit=10)
     [current] = claimed(notification, now=NOW + LEASE)
     record([(lost, Result(late))], now=NOW + LEASE)
-    assert (fresh(notification).state, fresh(notification).attempt_count) == (State.IN_FLIGHT, 2)
+    row = fresh(notification)
+    assert (row.state, row.attempt_count, bytes(row.message)) == (State.IN_FLIGHT, 2, b"m")
     record([(current, Result(Outcome.DELIVERED))], now=NOW + LEASE)
     assert fresh(notification).state == State.DELIVERED
 
@@ -715,7 +592,7 @@ def test_batches_with_the_same_routes_do_not_dead_lock():
             pass
         connection.close()
 
-    in_threads(*(partial(work, batches) for batches in zip(*crosswise(rounds=30), strict=True)))
+    at_once(*(partial(work, batches) for batches in zip(*crosswise(rounds=30), strict=True)))
     assert raised == []
 
 
@@ -726,17 +603,6 @@ def crosswise(*, rounds):
         first, second, third, fourth = claimed(*(make_due(route=route) for route in (one, other, other, one)))
         good, bad = Result(Outcome.DELIVERED), Result(Outcome.TRANSIENT)
         yield [(first, good), (second, bad)], [(third, good), (fourth, bad)]
-
-
-@pytest.mark.django_db
-def test_a_result_after_the_recipient_unregistered_changes_nothing_else():
-    notification = make_due()
-    [held] = claimed(notification)
-    Registration.objects.update(route=None)
-    Route.objects.all().delete()
-    record([(held, Result(Outcome.TRANSIENT))], now=NOW)
-    assert claimed(notification, now=NOW + timedelta(hours=1)) == []
-    assert (fresh(notification).state, fresh(notification).message) == (State.WITHDRAWN, None)
 
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -814,31 +680,6 @@ def test_does_not_wait_for_a_second_attempt():
     request = make_waiting(State.IN_FLIGHT)
     Notification.objects.update(attempt_count=2)
     assert len(settle([request.pk], now=NOW)) == 1
-
-
-@pytest.mark.django_db
-def test_a_fixed_report_stays():
-    request = make_waiting(State.RETRYING)
-    settle([request.pk], now=NOW)
-    Notification.objects.update(state=State.DEAD_TOKEN)
-    assert settle([request.pk], now=NOW) == []
-    assert Notification.objects.get().report == Notification.Reports.SUCCESS
-
-
-@pytest.mark.django_db(transaction=True)
-def test_each_request_is_answered_once_when_two_workers_settle():
-    requests = [make_waiting(State.DELIVERED) for _ in range(20)]
-    answers, start = [], threading.Barrier(2, timeout=10)
-
-    def work():
-        start.wait()
-        with transaction.atomic():
-            answers.extend(settle([request.pk for request in requests], now=NOW))
-        connection.close()
-
-    in_threads(work, work)
-    left = settle([request.pk for request in requests], now=NOW)
-    assert len({answer.source_key for answer in [*answers, *left]}) == len(answers) + len(left) == 20
 
 
 @pytest.mark.django_db

@@ -10,7 +10,7 @@ from notifications.models import Channel
 from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.routes import point
-from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, make_due_to_app, other_session, recorded
+from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, other_session, recorded
 from tests.factories import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
@@ -128,15 +128,6 @@ def test_undoing_brings_back_all_or_none():
     assert disabling.undo_disabling(APPLE, NOW, now=NOW) == 3
 
 
-def test_a_route_that_came_back_gets_pushes_again():
-    notification = make_due_to_app()
-    answered(Result(Outcome.DEAD, "BadDeviceToken"), notification)
-    disabling.undo_disabling(APPLE, NOW, now=NOW)
-    other = make_due(route=fresh(notification.route))
-    answered(Result(Outcome.DELIVERED), other)
-    assert fresh(other).state == "delivered"
-
-
 # Proven addresses -----------------------------------------------------------------------------------------------------
 
 
@@ -144,12 +135,6 @@ def register_again(route, *, token=b"another", app_topic=""):
     row = fresh(route)
     point(row, gateway="gorush", token_type=row.token_type, app_topic=app_topic or row.app_topic, address=token)
     row.save()
-
-
-def test_a_delivery_proves_the_address_of_the_push():
-    route = make_registration().route
-    answered(Result(Outcome.DELIVERED), make_due(route=route))
-    assert fresh(route).is_proven
 
 
 def test_a_delivery_to_the_earlier_token_does_not_prove_the_new_one():

@@ -1,6 +1,5 @@
 """Tests of a gateway that hangs for some pushes: no batch waits, other apps go on, and late results are recorded."""
 
-import asyncio
 import threading
 from datetime import timedelta
 from math import inf
@@ -13,8 +12,7 @@ from django.utils import timezone
 from kit.batches.batch import WAITS, Step, Worker
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
-from notifications.delivery.steps import PushSends
-from notifications.messages import ChannelKey, Outcome, Push, QueueKey, Result
+from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
 from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
@@ -24,7 +22,7 @@ from tests.delivering import (
     LONG_AGO,
     NOW,
     DeliveryProcess,
-    RecordingGateway,
+    Gate,
     fresh,
     make_due,
     make_due_to_app,
@@ -33,31 +31,19 @@ from tests.delivering import (
 )
 from tests.factories import make_registration, make_route
 from tests.statements import before_each_statement
+from tests.threads import at_once
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 State = Notification.State
-
-
-class HangingGateway(RecordingGateway):
-    """A gateway that keeps Apple's pushes until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-
-    async def send(self, push: Push) -> Result:
-        if push.channel.token_type == APPLE.token_type:
-            await asyncio.to_thread(self.let_go.wait, 20)
-        return await super().send(push)
 
 
 @pytest.fixture
 def gateway():
     """Return a gateway, with deliveries recorded for two channels."""
     prove(APPLE, GOOGLE)
-    gateway = HangingGateway()
+    gateway = Gate(lambda push: push.channel.token_type == APPLE.token_type)
     yield gateway
-    gateway.let_go.set()
+    gateway.is_open.set()
 
 
 @pytest.fixture
@@ -65,7 +51,7 @@ def deliverer(gateway):
     """Yield a process with a limit of three pushes in each queue."""
     deliverer = DeliveryProcess(gateway, limit=3)
     yield deliverer
-    gateway.let_go.set()
+    gateway.is_open.set()
     deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
 
 
@@ -103,42 +89,15 @@ def delivered(deliverer, *notifications):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_batch_waits_for_a_hanging_push_and_the_others_are_recorded(deliverer):
+def test_no_batch_waits_for_a_hanging_push_and_its_late_result_is_recorded(gateway, deliverer):
     hanging, quick = make_due_to_app(), make_due()
     delivered(deliverer, quick)
     assert states(hanging) == [State.IN_FLIGHT]
     assert deliverer.delivery.sends.under_way == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_late_result_is_recorded(gateway, deliverer):
-    hanging, quick = make_due_to_app(), make_due()
-    delivered(deliverer, quick)
-    gateway.let_go.set()
+    gateway.is_open.set()
     delivered(deliverer, hanging)
     assert Attempt.objects.get(notification=hanging).outcome == "delivered"
     assert len(gateway.pushes) == 2
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_push_beyond_the_limit_of_its_queue_stays_untried_and_due(gateway, deliverer):
-    hanging = [make_due_to_app() for _ in range(3)]
-    deliverer.process_batch()
-    crowded = make_due_to_app()
-    deliverer.process_batch()
-    row = fresh(crowded)
-    assert (row.state, row.attempt_count, row.next_attempt_at) == (State.PENDING, 0, crowded.next_attempt_at)
-    gateway.let_go.set()
-    delivered(deliverer, *hanging, crowded)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_full_queue_takes_no_capacity_from_another(deliverer):
-    for _ in range(5):
-        make_due_to_app()
-    deliverer.process_batch()
-    google = [make_due() for _ in range(3)]
-    delivered(deliverer, *google)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -154,18 +113,11 @@ def test_a_hanging_queue_does_not_delay_the_backlog_of_another(deliverer):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_larger_than_the_limit_of_its_queue_is_sent_in_parts(gateway, deliverer):
-    notifications = [make_due() for _ in range(8)]
-    delivered(deliverer, *notifications)
-    assert len(gateway.pushes) == 8
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_process_that_ends_leaves_hanging_pushes_to_others(deliverer):
     hanging = make_due_to_app()
     deliverer.process_batch()
     deliverer.worker.stop(timeout_seconds=0.05)
-    in_a_thread(deliverer.worker.run)
+    at_once(deliverer.worker.run)
     assert deliverer.delivery.sends.under_way == 1
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
     assert states(hanging) == [State.AMBIGUOUS]
@@ -176,44 +128,11 @@ def test_a_process_that_ends_waits_for_pushes_in_flight_and_claims_no_more(gatew
     hanging = make_due_to_app()
     deliverer.process_batch()
     later = make_due()
-    threading.Timer(0.2, gateway.let_go.set).start()
+    threading.Timer(0.2, gateway.is_open.set).start()
     deliverer.worker.stop(timeout_seconds=20)
-    in_a_thread(deliverer.worker.run)
+    at_once(deliverer.worker.run)
     assert states(hanging, later) == [State.DELIVERED, State.PENDING]
     assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 0
-
-
-def in_a_thread(function):
-    """Run a function in a thread with a connection of its own, which it closes."""
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_result_that_comes_after_its_lease_does_not_touch_the_next_attempt(gateway, deliverer):
-    gateway.answer = lambda _: Result(Outcome.TRANSIENT)
-    hanging = make_due_to_app()
-    deliverer.process_batch()
-    later = timezone.now() + LEASE
-    take_up_lost(now=later, limit=10)
-    DeliveryProcess(other := HangingGateway(), limit=1).process_batch(now=later)
-    gateway.let_go.set()
-    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
-    other.let_go.set()
-    assert (fresh(hanging).state, fresh(hanging).attempt_count) == (State.IN_FLIGHT, 2)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_made_up_apps_share_one_queue_and_take_no_capacity_from_other_apps(deliverer):
-    foreign = [make_due_to_app(f"made.up.{number}") for number in range(5)]
-    deliverer.process_batch()
-    assert states(*foreign).count(State.IN_FLIGHT) == 3
-
-    app = make_due_to_app()
-    deliverer.process_batch()
-    assert states(app) == [State.IN_FLIGHT]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -282,24 +201,6 @@ def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliv
     assert [budget_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 
 
-# In-flight sends ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.django_db
-def test_results_stay_until_they_are_recorded(gateway):
-    deliverer = DeliveryProcess(gateway)
-    for _ in range(3):
-        make_due()
-    deliverer.process_batch()
-    sends: PushSends = deliverer.delivery.sends
-    while len(sends.peek(10)) < 3:
-        deliverer.wait()
-    assert sends.peek(2) == sends.peek(10)[:2]
-    assert sends.under_way == 3
-    sends.recorded(2)
-    assert (len(sends.peek(10)), sends.under_way) == (1, 1)
-
-
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 ONE, TWO = 1, 2  # ids of queues
@@ -344,12 +245,8 @@ def test_a_backlog_takes_at_most_half_of_a_limit_and_fresh_pushes_the_rest():
     assert limits.backlog_budget(ONE) == 0
     limits.complete(Slot(ONE, is_backlog=True))
     assert limits.backlog_budget(ONE) == 1
-
-
-def test_fresh_pushes_that_fill_half_of_a_limit_leave_the_other_half_to_a_backlog():
     limits = ConcurrencyLimits(8)
-    for _ in range(6):
-        limits.enter(Slot(ONE))
+    assert [limits.enter(Slot(ONE)) for _ in range(6)] == [True] * 6
     assert limits.backlog_budget(ONE) == 2
 
 
@@ -388,16 +285,6 @@ def test_queues_that_hang_together_leave_every_other_queue_its_first_limit():
     for _ in range(64):
         limits.complete(Slot(TWO))
     assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
-
-
-def test_a_failed_batch_releases_its_own_capacity_and_no_other(limits):
-    limits.enter(Slot(ONE))
-    limits.keep()
-    limits.enter(Slot(ONE))
-    limits.enter(Slot(TWO))
-    limits.give_back()
-    limits.give_back()
-    assert (budget_in(limits, ONE), budget_in(limits, TWO)) == (2, 3)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.utils import timezone
 
 from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
@@ -11,7 +10,7 @@ from notifications.messages import ReportError
 from notifications.models import Attempt, Notification
 from notifications.queues.tests.test_admission import NOW, TOKEN, ask, reported, verdicts
 from notifications.rules.policy import Verdict
-from tests.delivering import DeliveryProcess, claimed, make_due
+from tests.delivering import claimed
 from tests.factories import make_registration
 from tests.statements import statements
 
@@ -66,18 +65,6 @@ def test_a_wake_up_goes_out_when_the_limit_allows_and_not_before(phone):
 
 
 @pytest.mark.django_db
-def test_after_a_flood_the_phone_is_woken_once_more(phone):
-    now = timezone.now()
-    accepted = ask(*[phone] * 100, now=now)
-    deliverer = DeliveryProcess()
-    deliverer.delivery.accepted(accepted.claims, accepted.waiting)
-    deliverer.process_until(
-        lambda: Notification.objects.filter(state=State.DELIVERED).count() == 31, now=now + timedelta(minutes=1)
-    )
-    assert len(deliverer.gateway.pushes) == 31
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("type_", [MENTION, CONTACT_REQUEST])
 def test_a_flood_of_messages_leaves_mentions_and_contact_requests_alone(phone, type_):
     ask(*[phone] * 100)
@@ -110,8 +97,3 @@ def test_the_answer_about_a_wake_up_waits_for_no_attempt_of_it(phone):
     accepted = ask(*[phone] * 31)
     assert [len(request.positions) for request in accepted.waiting] == [1] * 30 + [0]
     assert Attempt.objects.count() == 30
-
-
-@pytest.mark.django_db
-def test_a_push_of_an_earlier_version_is_due_as_before():
-    assert len(claimed(make_due(next_attempt_at=NOW + timedelta(seconds=1)))) == 1

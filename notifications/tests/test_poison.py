@@ -6,9 +6,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from notifications.messages import Outcome, Result
 from notifications.models import Notification
-from tests.delivering import LONG_AGO, DeliveryProcess, RecordingGateway, fresh, make_due
+from tests.delivering import LONG_AGO, DeliveryProcess, fresh, make_due
 from tests.factories import make_attempt, make_notification, make_request
 
 State = Notification.State
@@ -36,15 +35,6 @@ def test_a_notification_that_cannot_be_claimed_is_postponed_and_stops_no_other()
     deliverer.process_until(lambda: all(fresh(n).state == State.DELIVERED for n in others))
     assert (fresh(bad).state, fresh(bad).attempt_count, len(deliverer.gateway.pushes)) == (State.PENDING, 0, 20)
     assert fresh(bad).next_attempt_at > timezone.now() + timedelta(seconds=30)
-
-
-def test_a_result_that_cannot_be_stored_stops_no_other_result():
-    rows = [make_due() for _ in range(20)]
-    bad = rows[7]
-    refuse("notifications_attempt", "UPDATE", f"NEW.notification_id = {bad.pk}")
-    deliverer = DeliveryProcess(RecordingGateway(lambda _: Result(Outcome.DELIVERED)))
-    deliverer.process_until(lambda: sum(fresh(n).state == State.DELIVERED for n in rows) == 19)
-    assert fresh(bad).state == State.IN_FLIGHT
 
 
 def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():

@@ -46,9 +46,9 @@ MESSAGE, MENTION, JOIN, CONTACT = NotificationType.MESSAGE, NotificationType.MEN
 DELIVER, SUPPRESSED = Verdict.DELIVER, Verdict.SUPPRESSED
 
 
-def evaluated(notification_type, recipient=EVERYTHING, *, is_token_right=True, is_duplicate=False):
+def evaluated(notification_type, recipient=EVERYTHING, **facts):
     notification = PushNotification(b"key", "id", "token", notification_type, chat_id=CHAT, author=AUTHOR)
-    return evaluate(notification, recipient, is_token_right=is_token_right, is_duplicate=is_duplicate)
+    return evaluate(notification, recipient, **{"is_token_right": True, "is_duplicate": False} | facts)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,24 @@ def test_an_unknown_recipient_is_not_registered_whatever_the_token():
     assert evaluated(MESSAGE, None, is_token_right=False) is Verdict.NOT_REGISTERED
 
 
-def test_a_duplicate_counts_only_when_it_would_have_been_delivered():
-    assert evaluated(MESSAGE, is_duplicate=True) is Verdict.DUPLICATE
-    assert evaluated(MESSAGE, is_duplicate=True, is_token_right=False) is Verdict.WRONG_TOKEN
-    assert evaluated(MESSAGE, replace(EVERYTHING, muted={CHAT}), is_duplicate=True) is SUPPRESSED
+NOTHING_WANTED = Recipient(False, True, {AUTHOR}, {CHAT}, set())
+
+
+@pytest.mark.parametrize(
+    ("recipient", "facts", "verdict"),
+    [
+        (EVERYTHING, {"is_duplicate": True}, Verdict.DUPLICATE),
+        (EVERYTHING, {"is_duplicate": True, "is_token_right": False}, Verdict.WRONG_TOKEN),
+        (replace(EVERYTHING, muted={CHAT}), {"is_duplicate": True}, SUPPRESSED),
+        (EVERYTHING, {"is_overloaded": True}, Verdict.OVERLOADED),
+        (EVERYTHING, {"is_overloaded": True, "is_duplicate": True}, Verdict.DUPLICATE),
+        (EVERYTHING, {"is_overloaded": True, "is_token_right": False}, Verdict.WRONG_TOKEN),
+        (NOTHING_WANTED, {"is_overloaded": True}, Verdict.OVERLOADED),  # as for a wanted one
+        (NOTHING_WANTED, {"is_overloaded": True, "is_duplicate": True}, SUPPRESSED),
+    ],
+)
+def test_duplicates_and_overload_are_reported_where_the_notification_would_be_delivered(recipient, facts, verdict):
+    assert evaluated(MESSAGE, recipient, **facts) is verdict
 
 
 @pytest.mark.parametrize(("ambiguous_count", "seconds"), [(1, 10), (2, 30), (3, 90), (8, 21_870)])
@@ -140,25 +154,6 @@ def test_retries_at_once_without_jitter_and_never_before_the_requested_pause():
 def test_never_waits_longer_than_the_maximum_or_shorter_than_the_requested_pause(attempts, jitter, base, after):
     wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()
     assert after - 1e-6 <= wait <= max(MAX_RETRY_SECONDS, after) + 1e-6
-
-
-def test_overload_is_reported_only_where_the_notification_would_be_delivered():
-    def verdict(**facts):
-        notification = PushNotification(b"key", "id", "token", MESSAGE, chat_id=CHAT, author=AUTHOR)
-        usual = {"is_token_right": True, "is_duplicate": False}
-        return evaluate(notification, EVERYTHING, **usual | facts, is_overloaded=True)
-
-    assert verdict() is Verdict.OVERLOADED
-    assert verdict(is_duplicate=True) is Verdict.DUPLICATE
-    assert verdict(is_token_right=False) is Verdict.WRONG_TOKEN
-
-
-def test_overload_is_reported_for_an_unwanted_notification_as_for_a_wanted_one():
-    notification = PushNotification(b"key", "id", "token", MESSAGE, chat_id=CHAT, author=AUTHOR)
-    nothing_wanted = Recipient(False, True, {AUTHOR}, {CHAT}, set())
-    for recipient in (EVERYTHING, nothing_wanted):
-        verdict = evaluate(notification, recipient, is_token_right=True, is_duplicate=False, is_overloaded=True)
-        assert verdict is Verdict.OVERLOADED
 
 
 @pytest.mark.parametrize(

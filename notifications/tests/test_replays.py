@@ -1,7 +1,5 @@
 """Tests of replayed requests: the protocol signs no time, so the keys of requests outlive their rows."""
 
-from datetime import timedelta
-
 import pytest
 from django.conf import LazySettings
 from django.utils import timezone
@@ -47,15 +45,6 @@ def test_a_recording_is_neither_carried_out_nor_answered_once_its_request_is_rem
     assert not NotificationRequest.objects.exists()
 
 
-def test_a_recording_is_accepted_as_new_once_its_key_is_removed():
-    make_recipient()
-    end(accept([incoming(push())], now=NOW))
-    purge(NOW + MONTH + DAY)
-    later = NOW + 3 * MONTH + DAY
-    assert purge(later) == 1
-    assert len(accept([incoming(push())], now=later).claims) == 1
-
-
 def test_the_stored_digest_is_the_one_looked_up():
     make_recipient()
     end(accept([incoming(push(), amm=bytes([number]) * 32, message_id=b"%d" % number) for number in range(3)], now=NOW))
@@ -74,20 +63,6 @@ def test_the_key_of_a_request_that_is_never_repeated_is_not_kept():
     assert not RequestDigest.objects.exists()
 
 
-def test_repeated_answers_are_limited_and_other_requests_are_answered_meanwhile():
-    make_recipient()
-    pairs = [incoming(push(), amm=bytes([n]) * 32, message_id=b"%d" % n) for n in range(2)]
-    end(accept(pairs, now=NOW))
-    again = [
-        accept([incoming(push(), amm=b"\0" * 32, message_id=b"0", envelope=b"%032d" % n)], now=NOW) for n in range(1000)
-    ]
-    assert 5 <= sum(len(each.answers) for each in again) <= 6
-    assert {len(each.answers) + len(each.replayed) for each in again} == {1}
-    assert len(accept([incoming(push(), amm=b"\1" * 32, message_id=b"1")], now=NOW).answers) == 1
-    minute = NOW + timedelta(minutes=1)
-    assert len(accept([incoming(push(), amm=b"\0" * 32, message_id=b"0")], now=minute).answers) == 1
-
-
 def test_the_task_keeps_the_keys_of_all_requests_that_are_there(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ):
@@ -97,14 +72,3 @@ def test_the_task_keeps_the_keys_of_all_requests_that_are_there(
         RequestDigest.objects.create(digest=b"%016d" % days, received_at=timezone.now() - days * DAY)
     tasks.purge()
     assert [bytes(each.digest) for each in RequestDigest.objects.all()] == [b"%016d" % 29]
-
-
-def test_the_task_keeps_the_keys_for_longer_than_the_requests(settings: LazySettings, monkeypatch: pytest.MonkeyPatch):
-    settings.NOTIFICATION_RETENTION_DAYS = 2
-    RequestDigest.objects.create(digest=b"d" * DIGEST_BYTES, received_at=NOW)
-    monkeypatch.setattr(tasks, "KEYS_KEPT", 36_500 * DAY)
-    tasks.purge()
-    assert RequestDigest.objects.exists()
-    monkeypatch.setattr(tasks, "KEYS_KEPT", 2 * DAY)
-    tasks.purge()
-    assert not RequestDigest.objects.exists()

@@ -71,12 +71,6 @@ def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_l
     assert left() == [0, 0]
 
 
-def test_rows_that_ended_within_the_retention_time_stay() -> None:
-    make_ended(at=NOW - KEEP)
-    purge()
-    assert left() == [1, 1]
-
-
 def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
     attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
     purge()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 from django.forms.models import model_to_dict
 
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
@@ -19,6 +19,7 @@ from registrations.registering.pairs import IsOneOf
 from registrations.rules import Acceptance, Refusal
 from registrations.upkeep import retention
 from tests.factories import apn_token, firebase_token, make_registration
+from tests.threads import at_once
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -208,13 +209,6 @@ def test_an_expired_registration_is_registered_again_by_the_same_message():
     assert kinds() == [Kind.REGISTERED, Kind.EXPIRED, Kind.REGISTERED]
 
 
-def test_an_unregistered_installation_is_not_registered_by_a_recorded_message():
-    register(submission())
-    register(unregistration(2))
-    assert register(submission()) == [Refusal.STALE_VERSION]
-    assert register(unregistration(2)) == [Acceptance.RETRANSMISSION]
-
-
 def test_a_retransmission_is_refused_when_the_version_check_is_strict(settings):
     settings.STRICT_VERSION_CHECK = True
     register(submission(content=b"the same bytes"))
@@ -240,6 +234,7 @@ def test_an_unregistered_installation_leaves_nothing_but_key_hash_installation_a
 def test_unregistering_an_unknown_installation_leaves_a_tombstone_against_replays():
     assert register(unregistration(5)) == [Acceptance.UNREGISTER]
     assert register(submission(version=4)) == [Refusal.STALE_VERSION]
+    assert register(unregistration(5)) == [Acceptance.RETRANSMISSION]
     assert Registration.objects.get().state == Registration.State.UNREGISTERED
     assert kinds() == []
 
@@ -270,24 +265,18 @@ def test_several_registrations_of_one_new_installation_in_one_batch_are_decided_
     assert Grant.objects.count() == 1
 
 
-def test_registering_unregistering_and_registering_in_one_batch_leaves_one_row_of_each_table():
-    register(submission(version=1), unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
-    assert Registration.objects.get().state == Registration.State.ACTIVE
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_installation_that_unregisters_and_registers_in_one_batch_has_one_row_in_each_table(is_known):
+    first = [submission(version=1)]
+    if is_known:
+        register(*first)
+    last = submission(version=3, device_token=firebase_token("the-last"))
+    register(*([] if is_known else first), unregistration(2), last)
     assert device_token(Route.objects.get()) == firebase_token("the-last")
+    assert Registration.objects.get().route == Route.objects.get()
     assert Grant.objects.count() == 1
     assert kinds() == [Kind.REGISTERED, Kind.UNREGISTERED, Kind.REGISTERED]
-
-
-def test_a_known_installation_may_unregister_and_register_in_one_batch():
-    register(submission(version=1))
-    old_route = Route.objects.get()
-    register(unregistration(2), submission(version=3, device_token=firebase_token("the-last")))
-    assert Registration.objects.get().route == Route.objects.get() != old_route
-    assert Grant.objects.count() == 1
-
-
-def test_registering_and_unregistering_in_one_batch_leaves_a_tombstone_only():
-    register(submission(version=1), unregistration(2))
+    register(submission(version=4), unregistration(5))
     assert Registration.objects.get().state == Registration.State.UNREGISTERED
     assert not Route.objects.exists()
     assert not Grant.objects.exists()
@@ -300,28 +289,17 @@ def test_a_version_has_64_unsigned_bits(version):
     assert register(submission(version=version, content=b"other")) == [Refusal.STALE_VERSION]
 
 
-def test_after_the_highest_version_an_installation_cannot_be_changed():
-    register(submission(version=2**64 - 2))
-    assert register(submission(version=2**64 - 1)) == [Acceptance.REGISTER]
-
-
 @pytest.mark.parametrize("fields", [{"installation_id": f"\0{UUID}\0"}, {"app_topic": "im.status\0"}])
 def test_a_text_that_the_database_cannot_store_is_refused_without_affecting_others(fields):
-    decisions = register(submission(**fields), submission(public_key_hash=b"\xbb" * 64))
-    assert decisions == [Refusal.MALFORMED, Acceptance.REGISTER]
-
-
-def test_nul_is_accepted_in_texts_that_are_stored_encrypted():
-    assert register(submission(access_token=f"\0{UUID}\0")) == [Acceptance.REGISTER]
+    unreadable = Submission(KEY_HASH, b"?", None, grant_verified=False)
+    encrypted = submission(public_key_hash=b"\xbb" * 64, access_token=f"\0{UUID}\0")
+    decisions = register(submission(**fields), unreadable, encrypted)
+    assert decisions == [Refusal.MALFORMED, Refusal.MALFORMED, Acceptance.REGISTER]
 
 
 def test_installation_ids_are_compared_as_text():
     assert register(submission(), submission(installation_id=UUID.replace("-", ""))) == [Acceptance.REGISTER] * 2
     assert Registration.objects.count() == 2
-
-
-def test_a_malformed_body_is_refused():
-    assert register(Submission(KEY_HASH, b"?", None, grant_verified=False)) == [Refusal.MALFORMED]
 
 
 def test_a_refused_registration_leaves_no_trace():
@@ -349,59 +327,7 @@ def test_200_registrations_need_as_many_statements_as_one(django_assert_num_quer
         register(*(replace(s, message=replace(s.message, version=2)) for s in batch))
 
 
-def test_no_column_contains_a_token():
-    register(submission(version=1), submission(version=2, device_token=firebase_token("device-token-2")))
-    with connection.cursor() as cursor:
-        for table in connection.introspection.table_names(cursor):
-            if table.startswith("registrations_"):
-                cursor.execute(f"SELECT t::text FROM {table} t")
-                text = "".join(row[0] for row in cursor.fetchall())
-                for secret in (ACCESS_TOKEN, "device-token"):
-                    assert secret not in text
-                    assert secret.encode().hex() not in text
-
-
 # Batches that meet ----------------------------------------------------------------------------------------------------
-
-
-def in_two_threads(first, second):
-    """Run two functions at once, and return the result or the error of each."""
-    results, start = {}, threading.Barrier(2)
-
-    def run(name, work):
-        start.wait()
-        try:
-            results[name] = work()
-        except IntegrityError as error:
-            results[name] = error
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=pair) for pair in (("first", first), ("second", second))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    return results["first"], results["second"]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_batch_that_collides_over_a_new_installation_finds_it_when_it_is_repeated():
-    both_have_looked = threading.Barrier(2, timeout=10)
-
-    def take_in(version):
-        with transaction.atomic():
-            list(Registration.objects.all())
-            both_have_looked.wait()
-            return register(submission(version=version))
-
-    results = in_two_threads(lambda: take_in(1), lambda: take_in(2))
-    failed = [number for number, result in enumerate(results) if isinstance(result, IntegrityError)]
-    assert len(failed) <= 1  # none if one batch committed before the other one read the rows
-    for number in failed:
-        assert register(submission(version=number + 1)) in ([Acceptance.REGISTER], [Refusal.STALE_VERSION])
-    assert Registration.objects.get().version == 2
-    assert Grant.objects.count() == Route.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -409,15 +335,16 @@ def test_the_higher_version_wins_in_any_order_of_two_batches():
     register(submission(version=1))
     for round_number in range(5):
         low, high = 10 * round_number + 2, 10 * round_number + 3
-        in_two_threads(lambda v=low: register(submission(version=v)), lambda v=high: register(submission(version=v)))
+        at_once(lambda v=low: register(submission(version=v)), lambda v=high: register(submission(version=v)))
         assert Registration.objects.get().version == high
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_that_waited_for_another_one_uses_the_route_as_that_one_left_it():
+@pytest.mark.parametrize("is_returning", [True, False])
+def test_a_batch_that_waited_for_another_one_uses_the_route_as_that_one_left_it(is_returning):
     """Otherwise the generation would not grow, and the death of the first token would disable the second one."""
-    register(submission(version=1))
-    locked, waited = threading.Event(), []
+    register(unregistration(1) if is_returning else submission(version=1))
+    locked = threading.Event()
 
     def later():
         locked.wait(10)
@@ -428,31 +355,11 @@ def test_a_batch_that_waited_for_another_one_uses_the_route_as_that_one_left_it(
             register(submission(version=2, device_token=firebase_token("device-token-2")))
             locked.set()
             threading.Event().wait(0.3)  # until the other batch waits for the lock
-        waited.append(True)
 
-    in_two_threads(earlier, later)
+    at_once(earlier, later)
     route = Route.objects.get()
-    assert (route.generation, device_token(route)) == (3, firebase_token("device-token-3"))
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_batch_that_waited_for_a_returning_installation_uses_its_new_route():
-    register(unregistration(1))
-    locked = threading.Event()
-
-    def later():
-        locked.wait(10)
-        return register(submission(version=3))
-
-    def earlier():
-        with transaction.atomic():
-            register(submission(version=2))
-            locked.set()
-            threading.Event().wait(0.3)
-
-    in_two_threads(earlier, later)
-    assert Registration.objects.get().route == Route.objects.get()
-    assert kinds() == [Kind.REGISTERED]
+    assert (route.generation, device_token(route)) == (2 if is_returning else 3, firebase_token("device-token-3"))
+    assert Registration.objects.get().route == route
 
 
 def test_a_worker_finds_registrations_by_an_index_and_reads_no_others() -> None:

@@ -30,12 +30,6 @@ def purge() -> list[RegistrationEvent]:
     return list(RegistrationEvent.objects.order_by("at"))
 
 
-def test_old_history_is_removed_and_young_history_stays() -> None:
-    factories.make_event(kind=Kind.UNREGISTERED, at=OLD)
-    young = factories.make_event(at=NOW - KEEP + timedelta(seconds=1))
-    assert purge() == [young]
-
-
 def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None:
     pseudonym = uuid4()
     factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)

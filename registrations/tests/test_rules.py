@@ -6,6 +6,7 @@ import pytest
 
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.rules import Acceptance, Known, Refusal, check_token_type, decide
+from registrations.uuids import is_uuid
 
 UUID = "11111111-1111-4111-8111-111111111111"
 NOTHING = Known()
@@ -125,24 +126,21 @@ def test_an_invalid_grant_is_refused():
     assert decided(VALID, grant_verified=False) is Refusal.MALFORMED
 
 
-@pytest.mark.requirement("SR5")
-@pytest.mark.parametrize(("stored", "decision"), [(4, Acceptance.REGISTER), (6, Refusal.STALE_VERSION)])
-def test_a_version_must_be_higher_than_the_stored_one(stored, decision):
-    assert decided(VALID, Known(stored)) is decision
-
-
-@pytest.mark.requirement("SR13")
-def test_the_same_version_with_another_content_is_refused():
-    assert decided(VALID, Known(5, has_same_content=False)) is Refusal.STALE_VERSION
-
-
-def test_a_byte_identical_repetition_succeeds_unless_the_version_check_is_strict():
-    assert decided(VALID, Known(5, has_same_content=True)) is Acceptance.RETRANSMISSION
-    assert decided(VALID, Known(5, has_same_content=True), strict=True) is Refusal.STALE_VERSION
-
-
-def test_the_content_of_an_older_version_is_refused():
-    assert decided(VALID, Known(6, has_same_content=True)) is Refusal.STALE_VERSION
+@pytest.mark.requirement("SR5", "SR13")
+@pytest.mark.parametrize(
+    ("known", "strict", "decision"),
+    [
+        (Known(4), False, Acceptance.REGISTER),
+        (Known(6), False, Refusal.STALE_VERSION),
+        (Known(5, has_same_content=False), False, Refusal.STALE_VERSION),
+        (Known(5, has_same_content=True), False, Acceptance.RETRANSMISSION),
+        (Known(5, has_same_content=True), True, Refusal.STALE_VERSION),
+        (Known(5, has_same_content=True, is_registered=False), False, Acceptance.REGISTER),  # it has expired
+        (Known(6, has_same_content=True), False, Refusal.STALE_VERSION),
+    ],
+)
+def test_a_version_must_be_higher_than_the_stored_one_unless_it_is_a_repetition(known, strict, decision):
+    assert decided(VALID, known, strict=strict) is decision
 
 
 # Each of these has the fault of its decision and all later faults. The first fault must decide.
@@ -178,3 +176,28 @@ def test_unregistering_needs_neither_grant_nor_tokens_but_a_version_and_an_insta
     assert decided(replace(bare, version=0), grant_verified=False) is Refusal.MALFORMED
     assert decided(replace(bare, installation_id="x"), grant_verified=False) is Refusal.MALFORMED
     assert decided(bare, Known(5), grant_verified=False) is Refusal.STALE_VERSION
+
+
+DASHED = "11111111-1111-4111-8111-11111111111a"
+UUIDS = [DASHED, DASHED.upper(), DASHED.replace("-", ""), "{" + DASHED + "}", "\n" + DASHED + "x", "uRn:UuId:" + DASHED]
+NO_UUIDS = [
+    DASHED + "\n",
+    "{" + DASHED,
+    "{" + DASHED.replace("-", "") + "}",
+    "urn:uuid:" + DASHED.replace("-", ""),
+    "urn:uuid:{" + DASHED + "}",
+    "é" + DASHED + "}",  # é has two bytes, so it is 39 bytes long
+    "é" + DASHED[1:] + "}",  # 38 bytes, but the first two are one character
+    "urn:uu\u0131d:" + DASHED,  # a dotless i is another letter
+    DASHED.replace("1", "\u0661", 1),  # an Arabic digit is not ASCII
+    "{" + DASHED + "}\n",
+    *(DASHED[:at] + other + DASHED[at + 1 :] for at in (8, 13, 18, 23) for other in "0_"),
+    *(DASHED[:at] + other + DASHED[at + 1 :] for at in (0, 35) for other in "-gG@`/:"),
+]
+
+
+@pytest.mark.requirement("SR7")
+@pytest.mark.parametrize(("text", "is_one"), [*((text, True) for text in UUIDS), *((text, False) for text in NO_UUIDS)])
+def test_a_uuid_is_what_google_uuid_accepts(text, is_one):
+    """The texts of `tests/vectors` come from google/uuid itself."""
+    assert is_uuid(text) is is_one

@@ -98,15 +98,6 @@ def test_an_imported_installation_stays(settings: LazySettings) -> None:
     assert stored() == {1, 3}
 
 
-def test_one_address_proves_only_so_many_installations_in_one_batch_or_in_many() -> None:
-    register(*map(registration_of, range(PROVEN_PER_ADDRESS + 10)))
-    digests = dict(Route.objects.values_list("pk", "address_digest"))
-    for ids in (list(digests)[:15], list(digests), list(digests)):
-        note_delivered({each: digests[each] for each in ids}, now=NOW)
-    assert Route.objects.filter(is_proven=True).count() == PROVEN_PER_ADDRESS
-    assert not Route.objects.filter(last_success_at=None).exists()
-
-
 def test_an_installation_that_moves_to_another_address_leaves_no_room_for_one_more() -> None:
     register(*map(registration_of, range(PROVEN_PER_ADDRESS + 1)))
     digests = dict(Route.objects.values_list("pk", "address_digest"))

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -21,7 +20,6 @@ from embedded.servers.ports import free_port
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.processes import ProcessSpec
-from kit.batches.batch import POLL_SECONDS
 from kit.processes.leader import LIVE_WORKERS
 from tests.budget import first_everyday
 from tests.rig import load
@@ -36,7 +34,6 @@ LOOPS = """
     SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND classid = 0 AND objid = %s AND granted AND datname = current_database()
 """
-SESSIONS_OF_LOOPS = LOOPS.replace("count(*)", "pid")
 
 
 @pytest.fixture(scope="module")
@@ -148,24 +145,6 @@ def test_children_of_a_killed_parent_end_with_it(fleet: Fleet, network: Network)
     fleet.kill("batches")
     fleet.start(services()["batches"])
     wait_until(lambda: loops(network) == 1, what="another child processes batches")
-
-
-@pytest.mark.nightly
-def test_a_statement_that_hangs_does_not_keep_a_stopped_worker(lone: Fleet, lone_network: Network) -> None:
-    """The worker's session is frozen and answers nothing, and the process ends after ten seconds."""
-    stopped = children(lone)
-    sessions = [psutil.Process(pid) for (pid,) in lone_network.rows(SESSIONS_OF_LOOPS, LIVE_WORKERS)]
-    for session in sessions:
-        session.suspend()
-    try:
-        time.sleep(3 * POLL_SECONDS)  # until both have looked for rows
-        lone.stop("batches")
-        assert psutil.wait_procs(stopped, timeout=0)[1] == []
-    finally:
-        for session in sessions:
-            session.resume()
-    assert lone.log("batches").count("batches_cut_off") == CHILDREN
-    lone.start(batches())
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,23 @@
-"""Registrations while the table is full: from envelope to reply. The clock is the test's, so that hours pass."""
+"""Registrations that one person makes up: while the table is full, and under hundreds of names for one phone.
+
+All from envelope to reply. The clock is the test's, so that hours pass.
+"""
 
 from datetime import timedelta
-from itertools import count
 
 import pytest
-from coincurve import PrivateKey
 from django.conf import LazySettings
 from django.utils import timezone
 
 from notifications.messages import Outcome, Result
-from notifications.models import Notification
+from notifications.models import Channel, Halt, Notification
+from registrations.messages import TokenType
 from registrations.models import Registration, Route
-from registrations.upkeep import stock
+from registrations.rules import PROVEN_PER_ADDRESS
 from tests.batches import Process
-from tests.conversation import OUTSIDER, push, registration, replies_to, request, say
+from tests.conversation import OUTSIDER, anybody, push, registration, replies_to, request, say
 from tests.delivering import RecordingGateway
-from tests.factories import firebase_token
+from tests.factories import apn_token, firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.models import OutboundReply
@@ -23,7 +25,6 @@ from waku_bridge.models import OutboundReply
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 OK = "NONE"
-keys = count(5000)
 
 
 class House:
@@ -49,35 +50,25 @@ class House:
     def new_ones(self, number: int, *, after: timedelta = timedelta(), **fields: object) -> list[Identity]:
         """Let time pass and new identities register, and return them."""
         self.now += after
-        found = [person() for _ in range(number)]
+        found = [anybody() for _ in range(number)]
         assert self.register(*found, **fields) == [OK] * number
         return found
 
     def reach(self, *identities: Identity) -> None:
-        """Have a push to each of these identities requested and tried."""
-        for number, each in enumerate(identities):
-            say(request(push(each), message_id=b"to %d" % number), now=self.now, process=self.process)
+        """Have a push to each of these identities requested by a sender of its own, and tried."""
+        for each in identities:
+            wanted = request(push(each), signer=(sender := anybody()), message_id=sender.key_hash)
+            say(wanted, now=self.now, process=self.process)
         self.process.process_backlog(now=self.now)
 
     def left_of(self, identities: list[Identity]) -> int:
         return Registration.objects.filter(public_key_hash__in=[each.key_hash for each in identities]).count()
 
 
-def person() -> Identity:
-    return Identity(PrivateKey(next(keys).to_bytes(32)))
-
-
 @pytest.fixture
 def house(settings: LazySettings) -> House:
     settings.MAX_REGISTRATIONS = 6
     return House()
-
-
-def test_new_installations_replace_made_up_installations_and_none_of_a_quiet_hour(house: House) -> None:
-    quiet, crowd = house.new_ones(2), house.new_ones(4, after=HOUR)
-    for _ in range(2):
-        house.new_ones(1, after=2 * HOUR)
-    assert (house.left_of(quiet), house.left_of(crowd)) == (2, 2)
 
 
 def test_nobody_is_replaced_within_an_hour(house: House) -> None:
@@ -106,16 +97,6 @@ def test_a_user_who_got_a_push_stays_also_with_another_token(house: House) -> No
     assert house.register(OUTSIDER) == ["INTERNAL_ERROR"]
     assert house.register(proven[0], version=3, unregister=True) == [OK]
     assert house.register(OUTSIDER, version=2) == [OK]
-
-
-def test_one_phone_under_many_keys_proves_twenty_of_them(house: House, settings: LazySettings) -> None:
-    settings.MAX_REGISTRATIONS = 25
-    phones = house.new_ones(25, device_token=firebase_token("one-phone"))
-    house.reach(*phones)
-    assert Notification.objects.filter(state="delivered").count() == 25
-    house.new_ones(5, after=2 * HOUR)
-    assert house.left_of(phones) == 20
-    assert house.register(OUTSIDER) == ["INTERNAL_ERROR"]
 
 
 def test_pushes_to_the_replaced_are_withdrawn(house: House) -> None:
@@ -149,18 +130,39 @@ def test_the_replaced_register_again_with_what_they_sent_before_and_newer_versio
     assert Notification.objects.filter(public_key_hash=gone.key_hash, state="delivered").exists()
 
 
-def test_unregistering_never_fails_and_only_the_newest_of_unknown_are_remembered(
-    house: House, monkeypatch: pytest.MonkeyPatch
+# One phone ------------------------------------------------------------------------------------------------------------
+
+APPLE = {"token_type": TokenType.APN, "app_topic": "im.status.ethereum"}
+REFUSALS = {
+    "dead": Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True),
+    "of another app": Result(Outcome.CONFIG, "DeviceTokenNotForTopic", is_guarded=True),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(
+    house: House, settings: LazySettings, refusal: str
 ) -> None:
-    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 3)
-    [reached, *_] = known = house.new_ones(2)
-    house.reach(reached)
-    assert house.register(*known, version=2, unregister=True) == [OK] * 2
-    unknown = [person() for _ in range(5)]
-    for each in unknown:
-        house.now += timedelta(seconds=1)
-        assert house.register(each, version=2, unregister=True) == [OK]
-    remembered = [each for each in [*known, *unknown] if house.left_of([each])]
-    assert remembered == [reached, *unknown[-3:]]
-    assert house.register(*remembered, version=1) == ["VERSION_MISMATCH"] * 4
-    assert house.register(known[1], version=1) == [OK]  # its recording may register again
+    """The abuser's own phone gets a push under each name, and then each name gets a made-up token."""
+    settings.MAX_REGISTRATIONS, settings.SENDER_LIMITS = 1000, settings.GLOBAL_LIMITS
+    good, of_victim = apn_token("of the stranger"), apn_token("of a victim")
+    working = {good, of_victim}
+    house.gateway.answer = lambda push: (
+        Result(Outcome.DELIVERED) if push.address.decode() in working else REFUSALS[refusal]
+    )
+    names, [victim] = house.new_ones(40, device_token=good, **APPLE), house.new_ones(1, device_token=of_victim, **APPLE)
+    house.reach(*names, victim)
+    assert Notification.objects.filter(state="delivered").count() == 41
+    assert Route.objects.filter(is_proven=True).count() == PROVEN_PER_ADDRESS + 1
+
+    for name in names:
+        assert house.register(name, version=2, device_token=apn_token(), **APPLE) == [OK]
+    house.reach(*names)
+    working.remove(good)  # the app is removed from the phone
+    assert house.register(*names, version=3, device_token=good, **APPLE) == [OK] * 40
+    house.reach(*names)
+
+    assert not Halt.objects.exists()
+    assert not Channel.objects.filter(deaths_distrusted_since__isnull=False).exists()
+    house.reach(victim)
+    assert Notification.objects.filter(state="delivered", public_key_hash=victim.key_hash).count() == 2

@@ -14,7 +14,6 @@ from time import sleep
 from typing import Any, ClassVar
 
 import pytest
-from coincurve import PrivateKey
 from django.test import override_settings
 from django.utils import timezone
 
@@ -25,11 +24,10 @@ from notifications.models import Halt, Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType
 from tests.batches import Process
-from tests.conversation import push, registration, say
+from tests.conversation import anybody, push, registration, say
 from tests.conversation import request as push_request
 from tests.factories.tokens import apn_token, firebase_token
 from tests.rig.peers import serve
-from waku_bridge.codec.keys import Identity
 
 pytestmark = pytest.mark.django_db
 IOS, ANDROID = 1, 2
@@ -51,7 +49,7 @@ WORDS = [
     (ANDROID, "words of Google that nobody has seen"),
 ]
 THIRD_PARTY = "Auth error from APNS or Web Push Service"
-keys, message_ids = count(1000), count(1)
+message_ids = count(1)
 
 
 class Gorush(BaseHTTPRequestHandler):
@@ -92,7 +90,7 @@ class Phone:
     """A registered installation that was notified before."""
 
     def __init__(self, platform: int, topic: str = "im.status") -> None:
-        self.identity = Identity(PrivateKey(next(keys).to_bytes(32)))
+        self.identity = anybody()
         self.token = apn_token() if platform == IOS else firebase_token()
         kind = TokenType.APN if platform == IOS else TokenType.FIREBASE
         app_topic = topic if platform == IOS else ""
@@ -107,7 +105,7 @@ class World:
         self.client = new_client(timeout_seconds=5)
         self.process = Process(GorushGateway([url], self.client))
         self.phones = {platform: [Phone(platform) for _ in range(6)] for platform in (IOS, ANDROID)}
-        self.senders = [Identity(PrivateKey(next(keys).to_bytes(32))) for _ in range(4)]
+        self.senders = [anybody() for _ in range(4)]
         every = [phone for phones in self.phones.values() for phone in phones]
         self.register(*every)
         self.notify(*every)
@@ -265,27 +263,6 @@ def test_made_up_apps_show_no_failure_while_others_work(world: World) -> None:
     world.gorush.words[IOS] = "TopicDisallowed"
     world.notify(outsider, outsider, outsider)
     assert _sending(world).state == State.GREEN
-
-
-MADE_UP = "made.up"
-
-
-def test_a_push_to_a_made_up_app_ends_after_eight_attempts(world: World) -> None:
-    """Anybody can register many phones of an app that Apple refuses, and notify them with one request."""
-    outsiders = [Phone(IOS, topic=MADE_UP) for _ in range(10)]
-    world.register(*outsiders)
-    world.gorush.words[MADE_UP] = "TopicDisallowed"
-    begin = world.now
-    pushes = [push(phone.identity) for phone in outsiders]
-    say(push_request(*pushes), now=begin, process=world.process)
-    world.wait()
-    world.pass_time(until=begin + timedelta(hours=3), delivering_to=world.phones[IOS])
-    assert not Notification.objects.filter(state="undeliverable").exists()
-    world.pass_time(until=begin + timedelta(hours=6), delivering_to=world.phones[IOS])
-    assert sorted(Counter(world.gorush.refused).values()) == [8] * 10
-    ends = Notification.objects.filter(attempts__app_topic=MADE_UP).values_list("state", "report").distinct()
-    assert set(ends) == {("undeliverable", "success")}
-    assert not Halt.objects.exists()
 
 
 def test_an_outage_of_five_hours_ends_no_first_push(world: World) -> None:

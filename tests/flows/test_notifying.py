@@ -9,11 +9,17 @@ import pytest
 
 from notifications.messages import NotificationType, Report, ReportError
 from tests.rig.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
+from tests.rig.server import wait_until
 from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
 from waku_bridge.codec.keys import author_hash, chat_hash
+from waku_bridge.messages import MessageType
 
 CHAT, OTHER_CHAT = chat_hash("a group"), chat_hash("another group")
 CIPHERTEXT = b"what only the phone can read"
+OPEN_REPLIES = "SELECT count(*) FROM waku_bridge_outboundreply WHERE state IN ('pending', 'published')"
+STATES_OF_REPLIES = """
+    SELECT DISTINCT message_type, state, payload IS NULL FROM waku_bridge_outboundreply WHERE created_at >= %s
+"""
 
 
 @pytest.mark.requirement("SN2")
@@ -61,63 +67,25 @@ def test_two_installations_are_pushed_to_once_each_and_reported_in_the_order_ask
 
 
 @pytest.mark.requirement("SN1")
-def test_a_wrong_access_token_is_reported_and_not_delivered(network: Network) -> None:
+def test_a_wrong_access_token_and_an_unregistered_phone_are_reported_and_not_notified(network: Network) -> None:
     address, sender = android(), new_sender()
     phone = network.phone(address)
     (destination,) = network.query(sender, phone)
     wrong = replace(destination, access_token=unregistered_phone().access_token)
     assert network.notify(sender, [wrong]) == (_failure(phone, ReportError.WRONG_TOKEN),)
-    assert network.pushes_to(address) == []
-
-
-def test_a_request_for_an_unregistered_phone_is_reported(network: Network) -> None:
-    address, sender = android(), new_sender()
-    phone = network.phone(address)
-    destinations = network.query(sender, phone)
     phone.unregister()
     network.register(phone)
-    assert network.notify(sender, destinations) == (_failure(phone, ReportError.NOT_REGISTERED),)
+    assert network.notify(sender, [destination]) == (_failure(phone, ReportError.NOT_REGISTERED),)
     assert network.pushes_to(address) == []
 
 
 def test_a_muted_chat_gets_no_push_and_its_sender_gets_success(network: Network) -> None:
-    content = _content(NotificationType.MESSAGE, chat=CHAT)
-    assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 0
-
-
-def test_a_message_in_another_chat_than_the_muted_one_causes_a_push(network: Network) -> None:
-    content = _content(NotificationType.MESSAGE, chat=OTHER_CHAT)
-    assert _pushes(network, Preferences(muted_chats=(CHAT,)), content) == 1
-
-
-def test_a_blocked_author_causes_no_push_and_gets_success(network: Network) -> None:
-    author = author_hash(new_identity().pub33)
-    content = _content(NotificationType.MESSAGE, author=author)
-    assert _pushes(network, Preferences(blocked_chats=(author,)), content) == 0
-
-
-def test_a_mention_in_a_joined_chat_causes_a_push(network: Network) -> None:
-    content = _content(NotificationType.MENTION, chat=CHAT)
-    assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 1
-
-
-def test_a_mention_in_another_chat_causes_no_push(network: Network) -> None:
-    content = _content(NotificationType.MENTION, chat=OTHER_CHAT)
-    assert _pushes(network, Preferences(mention_chats=(CHAT,)), content) == 0
-
-
-def test_a_type_from_the_future_is_delivered_with_a_generic_text(network: Network) -> None:
     address, sender = android(), new_sender()
-    phone = network.phone(address)
-    assert network.notify(sender, network.query(sender, phone), _content(77)) == (_success(phone),)
-    assert [push["message"] for push in network.pushes_to(address)] == ["New mention or reply in Communities"]
-
-
-def test_a_notification_without_a_type_is_not_even_reported(network: Network) -> None:
-    address, sender = android(), new_sender()
-    destinations = network.query(sender, network.phone(address))
-    assert network.notify(sender, destinations, _content(NotificationType.UNKNOWN)) == ()
-    assert network.pushes_to(address) == []
+    phone = network.phone(address, Preferences(muted_chats=(CHAT,)))
+    for chat, pushes in ((CHAT, 0), (OTHER_CHAT, 1)):
+        content = Content(NotificationType.MESSAGE, chat_id=chat, author=author_hash(new_identity().pub33))
+        assert network.notify(sender, network.query(sender, phone), content) == (_success(phone),)
+        assert len(network.pushes_to(address)) == pushes
 
 
 def test_a_repeated_request_is_answered_as_before_and_delivered_once(network: Network) -> None:
@@ -130,24 +98,6 @@ def test_a_repeated_request_is_answered_as_before_and_delivered_once(network: Ne
     assert len(network.replies(sender, since_ns=since_ns)) == 2
     sql = "SELECT count(*) FROM notifications_notificationrequest WHERE message_id = %s"
     assert network.rows(sql, message_id) == [(1,)]
-    assert len(network.pushes_to(address)) == 1
-
-
-def test_the_repeat_of_a_refused_request_is_refused_again(network: Network) -> None:
-    sender, message_id = new_sender(), os.urandom(32)
-    phone = network.phone()
-    (destination,) = network.query(sender, phone)
-    wrong = [replace(destination, access_token=unregistered_phone().access_token)]
-    expected = (_failure(phone, ReportError.WRONG_TOKEN),)
-    assert network.notify(sender, wrong, message_id=message_id) == expected
-    assert network.notify(sender, wrong, message_id=message_id) == expected
-
-
-def test_the_same_message_by_another_request_counts_as_success_and_is_not_delivered_again(network: Network) -> None:
-    address, message_id = android(), os.urandom(32)
-    phone = network.phone(address)
-    for sender in (new_sender(), new_sender()):
-        assert network.notify(sender, network.query(sender, phone), message_id=message_id) == (_success(phone),)
     assert len(network.pushes_to(address)) == 1
 
 
@@ -172,16 +122,16 @@ def test_a_gateway_that_is_busy_for_a_moment_delays_the_push_but_not_the_reply(n
     assert refused["collapse_id"] == accepted["collapse_id"]
 
 
-def _pushes(network: Network, preferences: Preferences, content: Content) -> int:
-    """Count the pushes to a phone with these preferences. The sender gets success in any case."""
-    address, sender = android(), new_sender()
-    phone = network.phone(address, preferences)
-    assert network.notify(sender, network.query(sender, phone), content) == (_success(phone),)
-    return len(network.pushes_to(address))
-
-
-def _content(kind: int, *, chat: bytes = CHAT, author: bytes = b"") -> Content:
-    return Content(kind, chat_id=chat, author=author or author_hash(new_identity().pub33))
+def test_replies_are_confirmed_by_the_store_and_then_forgotten(network: Network) -> None:
+    [(started_at,)] = network.rows("SELECT clock_timestamp()")
+    sender = new_sender()
+    network.notify(sender, network.query(sender, network.phone()))
+    wait_until(lambda: network.rows(OPEN_REPLIES) == [(0,)], what="all replies are confirmed or given up")
+    assert set(network.rows(STATES_OF_REPLIES, started_at)) == {
+        (MessageType.REGISTRATION_RESPONSE, "confirmed", True),
+        (MessageType.QUERY_RESPONSE, "unconfirmed", True),  # no store is asked for it
+        (MessageType.RESPONSE, "confirmed", True),
+    }
 
 
 def _success(phone: RegisteringClient) -> Report:

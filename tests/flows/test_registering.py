@@ -1,12 +1,10 @@
-"""Registrations: messages of a phone to the server, and the server's responses."""
+"""Registrations of phones and the server's responses, and queries: which sender gets the access token of a phone."""
 
 import os
 
 import pytest
 
-from registrations.messages import TokenType
-from tests.factories.tokens import apn_token, firebase_token
-from tests.rig.network import Network, android, iphone, new_sender, unregistered_phone
+from tests.rig.network import Network, android, iphone, new_identity, new_sender, unregistered_phone
 from waku_bridge.client import (
     Address,
     NoAnswer,
@@ -54,31 +52,6 @@ def test_a_stale_version_is_refused_and_changes_nothing(network: Network) -> Non
     assert len(network.pushes_to(address)) == 1
 
 
-def test_a_retransmission_gets_its_success_again(network: Network) -> None:
-    contact = unregistered_phone().identity.pub33
-    phone = network.phone(android(), Preferences(contacts_only=True, contacts=(contact,)))
-    phone.repeat()
-    assert network.register(phone) is Standing.ACCEPTED
-    sql = "SELECT version FROM registrations_registration WHERE installation_id = %s"
-    assert network.rows(sql, phone.installation_id) == [(1,)]
-
-
-@pytest.mark.requirement("SR8")
-def test_an_iphone_without_the_name_of_its_app_is_refused(network: Network) -> None:
-    phone = unregistered_phone()
-    phone.change(Address(TokenType.APN, apn_token()))
-    with pytest.raises(RegistrationRefused, match=RegistrationError.MALFORMED_MESSAGE.name):
-        network.register(phone)
-
-
-@pytest.mark.requirement("SR2", "SR11")
-def test_an_unknown_kind_of_token_is_refused(network: Network) -> None:
-    phone = unregistered_phone()
-    phone.change(Address(7, firebase_token()))
-    with pytest.raises(RegistrationRefused, match=RegistrationError.UNSUPPORTED_TOKEN_TYPE.name):
-        network.register(phone)
-
-
 @pytest.mark.requirement("R12")
 def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network: Network) -> None:
     address, sender = android(), new_sender()
@@ -92,15 +65,35 @@ def test_an_unregistered_phone_is_found_no_more_until_it_registers_again(network
     assert len(network.query(sender, phone)) == 1
 
 
-@pytest.mark.requirement("SR20")
-def test_an_older_registration_does_not_bring_an_unregistered_phone_back(network: Network) -> None:
+# Queries --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("SQ1")
+def test_anybody_finds_a_phone_that_is_open_to_all(network: Network) -> None:
     phone = network.phone()
-    replayed = _forgetful(phone)
-    replayed.change(android())
-    phone.unregister()
-    network.register(phone)
-    with pytest.raises(RegistrationRefused, match=RegistrationError.VERSION_MISMATCH.name):
-        network.register(replayed)
+    (destination,) = network.query(new_sender(), phone)
+    assert destination.installation_id == phone.installation_id
+    assert destination.access_token == phone.access_token
+    assert destination.server == network.server
+
+
+@pytest.mark.requirement("Q6")
+def test_a_contact_can_open_a_token_for_contacts_only(network: Network) -> None:
+    contact = new_identity()
+    phone = network.phone(preferences=Preferences(contacts_only=True, contacts=(new_identity().pub33, contact.pub33)))
+    (destination,) = network.query(new_sender(contact), phone)
+    assert destination.access_token == phone.access_token
+
+
+def test_a_stranger_cannot_open_a_token_for_contacts_only(network: Network) -> None:
+    phone = network.phone(preferences=Preferences(contacts_only=True, contacts=(new_identity().pub33,)))
+    assert network.query(new_sender(), phone, timeout_seconds=3) == ()
+
+
+@pytest.mark.requirement("SQ3")
+def test_nobody_answers_for_an_unknown_key(network: Network) -> None:
+    with pytest.raises(NoAnswer):
+        network.query(new_sender(), unregistered_phone(), timeout_seconds=1)
 
 
 def _forgetful(phone: RegisteringClient) -> RegisteringClient:

@@ -3,29 +3,26 @@
 Everything between is real. The gateway answers when a test says so.
 """
 
-import asyncio
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
 import pytest
-from coincurve import PrivateKey
 from django.conf import LazySettings
 from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
-from notifications.messages import ChannelKey, Push, PushNotification, ReportError, Result
+from notifications.messages import ChannelKey, PushNotification, ReportError
 from notifications.models import NotificationRequest
 from notifications.queues import halts
 from notifications.rules.deadlines import GRACE
 from registrations.messages import TokenType
 from tests.batches import Process
-from tests.conversation import CLIENT, OUTSIDER, push, registration, replies_to, request, say
-from tests.delivering import RecordingGateway
+from tests.conversation import CLIENT, OUTSIDER, anybody, push, registration, replies_to, request, say
+from tests.delivering import Gate, RecordingGateway
 from tests.factories import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import PushResponse, WakuMessage
@@ -35,23 +32,7 @@ pytestmark = pytest.mark.django_db
 BLOCKED, CHAT, MUTED = b"b" * 64, b"c" * 64, b"m" * 64
 KNOWN = b"a message that was delivered"
 APP = ChannelKey(TokenType.FIREBASE, "")
-keys = count(1)
-
-
-class Gate(RecordingGateway):
-    """A gateway that holds pushes back while it is closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_open = threading.Event()
-
-    async def send(self, push: Push) -> Result:
-        await asyncio.to_thread(self.is_open.wait, 20)
-        return await super().send(push)
-
-
-def somebody() -> Identity:
-    return Identity(PrivateKey(next(keys).to_bytes(32)))
+numbers = count(1)
 
 
 def phone_of(user: Identity) -> PushNotification:
@@ -65,7 +46,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     known = Process(RecordingGateway())
     users = [registration(user, device_token=firebase_token(), **rules) for user, rules in RULES.items()]
     say(*users, process=known)
-    say(request(*map(phone_of, RULES), signer=somebody(), message_id=KNOWN), process=known)
+    say(request(*map(phone_of, RULES), signer=anybody(), message_id=KNOWN), process=known)
     known.process_backlog()
     return Process(Gate())
 
@@ -94,7 +75,7 @@ def wanted(sender: Identity, user: Identity = CLIENT) -> WakuMessage:
 
 
 def anything() -> bytes:
-    return b"message %d" % next(keys)
+    return b"message %d" % next(numbers)
 
 
 Kind = Callable[[Identity], WakuMessage]
@@ -120,7 +101,7 @@ def gateway_of(process: Process) -> Gate:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_push_without_an_attempt_is_answered_when_one_with_an_attempt_would_be(kind: Kind, process: Process) -> None:
-    control, suspect = somebody(), somebody()
+    control, suspect = anybody(), anybody()
     say(wanted(control, OUTSIDER), process=process)
     say(kind(suspect), process=process)
     work(process)
@@ -142,10 +123,10 @@ def test_a_push_beyond_the_limit_of_its_address_is_answered_as_one_within(
     """The first is stored as a wake-up, and the next one is merged into it."""
     settings.ROUTE_LIMITS = limits(2)
     gateway_of(process).is_open.set()
-    say(*(wanted(somebody()) for _ in range(1 + earlier)), process=process)
+    say(*(wanted(anybody()) for _ in range(1 + earlier)), process=process)
     process.process_backlog()
     gateway_of(process).is_open.clear()
-    control, suspect = somebody(), somebody()
+    control, suspect = anybody(), anybody()
     fresh = Process(gateway_of(process))  # only the control's push tells it how long one takes
     say(wanted(control, OUTSIDER), process=fresh)
     say(wanted(suspect), process=fresh)
@@ -159,10 +140,10 @@ def test_a_push_beyond_the_limit_of_its_address_is_answered_as_one_within(
 def test_while_a_queue_hangs_nothing_is_answered_sooner(process: Process) -> None:
     """Earlier attempts were quick."""
     gateway_of(process).is_open.set()
-    say(wanted(somebody(), OUTSIDER), process=process)
+    say(wanted(anybody(), OUTSIDER), process=process)
     process.process_backlog()
     gateway_of(process).is_open.clear()
-    control, suspect = somebody(), somebody()
+    control, suspect = anybody(), anybody()
     say(wanted(control, OUTSIDER), process=process)
     say(blocked(suspect), process=process)
     work(process)
@@ -171,26 +152,16 @@ def test_while_a_queue_hangs_nothing_is_answered_sooner(process: Process) -> Non
     process.process_until(lambda: answers(suspect))
 
 
+@pytest.mark.parametrize("obstacle", ["halted", "without capacity"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_halted_queue_all_are_answered_together_at_the_deadline(
-    kind: Kind, process: Process, settings: LazySettings
+def test_in_a_queue_that_sends_nothing_all_are_answered_together_at_the_deadline(
+    kind: Kind, obstacle: str, process: Process, settings: LazySettings
 ) -> None:
     settings.REPLY_DEADLINE_SECONDS = 0.8
-    halts.pause(APP, by="operator", why="test", now=timezone.now())
-    control, suspect = somebody(), somebody()
-    say(wanted(control, OUTSIDER), kind(suspect), process=process)
-    process.process_until(lambda: answers(control) and answers(suspect))
-    assert answers(control) == answers(suspect) == [[ReportError.NONE]]
-    assert answered_at(2) == {due_at()}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_capacity_all_are_answered_together_at_the_deadline(
-    kind: Kind, process: Process, settings: LazySettings
-) -> None:
-    settings.REPLY_DEADLINE_SECONDS = 0.8
-    narrow, control, suspect = Process(gateway_of(process), limit=1), somebody(), somebody()
-    say(wanted(somebody(), OUTSIDER), wanted(control, OUTSIDER), kind(suspect), process=narrow)
+    narrow, control, suspect = Process(gateway_of(process), limit=1), anybody(), anybody()
+    if obstacle == "halted":
+        halts.pause(APP, by="operator", why="test", now=timezone.now())
+    say(wanted(anybody(), OUTSIDER), wanted(control, OUTSIDER), kind(suspect), process=narrow)
     narrow.process_until(lambda: answers(control) and answers(suspect))
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
     assert answered_at(3) == {due_at()}
@@ -203,8 +174,8 @@ def test_where_a_push_waits_for_others_of_its_queue_to_end_no_answer_waits_for_t
 ) -> None:
     """A sender can fill a queue with pushes to phones of its own."""
     settings.REPLY_DEADLINE_SECONDS = 60
-    narrow, suspect = Process(gateway_of(process), limit=2), somebody()
-    say(*(wanted(somebody(), OUTSIDER) for _ in range(5)), kind(suspect), process=narrow)
+    narrow, suspect = Process(gateway_of(process), limit=2), anybody()
+    say(*(wanted(anybody(), OUTSIDER) for _ in range(5)), kind(suspect), process=narrow)
     work(narrow)
     assert answers(suspect) == []
     gateway_of(process).is_open.set()
@@ -224,8 +195,8 @@ def answered_at(last: int) -> set[datetime]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_answer_survives_its_worker_and_is_given_once(kind: Kind, process: Process) -> None:
-    suspect, dead, other = somebody(), process, Process(Gate())
-    say(wanted(somebody(), OUTSIDER), kind(suspect), process=dead)
+    suspect, dead, other = anybody(), process, Process(Gate())
+    say(wanted(anybody(), OUTSIDER), kind(suspect), process=dead)
     other.process_batch(now=due_at() + GRACE - timedelta(milliseconds=1))
     assert answers(suspect) == []
     other.process_batch(now=due_at() + GRACE)
@@ -237,7 +208,7 @@ def test_the_answer_survives_its_worker_and_is_given_once(kind: Kind, process: P
 
 def test_a_process_that_has_just_started_knows_how_long_attempts_take(process: Process, settings: LazySettings) -> None:
     settings.REPLY_DEADLINE_SECONDS = 60
-    suspect = somebody()
+    suspect = anybody()
     say(blocked(suspect), process=process)
     process.process_until(lambda: answers(suspect))
     assert answers(suspect) == [[ReportError.NONE]]
@@ -249,7 +220,7 @@ def test_one_push_without_an_attempt_keeps_the_answer_about_all_of_its_request(
     """Its own phone's queue runs, and the other's is halted."""
     settings.REPLY_DEADLINE_SECONDS = 0.8
     gateway_of(process).is_open.set()
-    user, suspect = somebody(), somebody()
+    user, suspect = anybody(), anybody()
     apple: dict[str, Any] = {"token_type": TokenType.APN, "app_topic": "im.status", "device_token": "ab" * 32}
     say(registration(user, **apple), process=process)
     halts.pause(APP, by="operator", why="test", now=timezone.now())
@@ -267,7 +238,7 @@ def test_pushes_without_an_attempt_count_for_the_limit_of_their_sender(
     """It counts on phones of its own. Pushes that the other address merges are charged as well."""
     settings.SENDER_LIMITS, settings.ROUTE_LIMITS = limits(8), limits(4)
     gateway_of(process).is_open.set()
-    sender, own = somebody(), [somebody() for _ in range(4)]
+    sender, own = anybody(), [anybody() for _ in range(4)]
     say(*(registration(user, device_token=firebase_token()) for user in own), process=process)
     say(*(kind(sender) for _ in range(6)), process=process)
     process.process_backlog()
@@ -280,6 +251,6 @@ def test_pushes_without_an_attempt_count_for_the_limit_of_their_sender(
 def test_unwanted_pushes_take_nothing_from_the_limit_of_their_address(process: Process, settings: LazySettings) -> None:
     settings.ROUTE_LIMITS = limits(2)
     gateway_of(process).is_open.set()
-    say(*(muted(somebody()) for _ in range(5)), wanted(somebody()), process=process)
+    say(*(muted(anybody()) for _ in range(5)), wanted(anybody()), process=process)
     process.process_backlog()
     assert [each.chat_id for each in gateway_of(process).pushes] == [CHAT]

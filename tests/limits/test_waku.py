@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from coincurve import PrivateKey
 from django.conf import LazySettings
 from django.core.management import call_command
 from django.db import connection
@@ -37,6 +36,7 @@ from tests.conversation import (
     EPHEMERAL,
     OUTSIDER,
     TOKEN,
+    anybody,
     push,
     put,
     query,
@@ -121,11 +121,6 @@ def phone(server: Server) -> Registration:
 
 def numbered(number: int) -> str:
     return str(UUID(int=number, version=4))
-
-
-def anybody() -> Identity:
-    """Return an identity that no test had before."""
-    return Identity(PrivateKey(next(NUMBERS).to_bytes(32)))
 
 
 def pushes(number: int, *, signer: Identity = EPHEMERAL, **fields: object) -> list[WakuMessage]:
@@ -314,6 +309,7 @@ def test_registrations_that_end_at_once_need_an_operator_beyond_a_part(
     call_command("allow_expiry", "registrations")
     MassExpiry.objects.update(allowed_at=server.time.now)  # by the clock of this test
     upkeep()
+    assert not MassExpiry.objects.exists()
     assert Registration.objects.filter(state="active").count() == 200 - unused
 
 
@@ -359,16 +355,17 @@ def bytes64(number: int) -> bytes:
 
 @limit("answers to a repeated request: {a_minute} a minute")
 def test_a_repeated_request_is_answered_again(a_minute: int, server: Server, phone: Registration) -> None:
-    def repeat(number: int) -> int:
+    def repeat(number: int, message_id: bytes = b"m") -> int:
         """Return how many of these repetitions of one request are answered."""
         known = len(replies_to(EPHEMERAL))
         wanted = push(installation_id=numbered(0))
-        server.receive(*[request(wanted, message_id=b"m", timestamp_ns=n) for n in range(number)])
+        server.receive(*[request(wanted, message_id=message_id, timestamp_ns=n) for n in range(number)])
         server.deliver()
         return len(replies_to(EPHEMERAL)) - known
 
     assert repeat(1) == 1
     assert repeat(a_minute + 1) == a_minute
+    assert [repeat(1, b"another"), repeat(1, b"another")] == [1, 1]
     server.time.passes(seconds=60 / a_minute)
     assert repeat(2) == 1
 
@@ -389,6 +386,7 @@ def test_a_recording_is_pushed_again_only_after_that_time(
         server.time.passes(days=wait)
         tasks.purge()
         assert play() == pushed
+    assert InboundEnvelope.objects.filter(state="dropped", reason="replayed").count() == 1
 
 
 @limit("same query of the same key: once in {seconds} s")
@@ -399,6 +397,7 @@ def test_a_query_is_answered_again_after_that_time(seconds: int, server: Server)
         server.time.passes(seconds=wait)
         server.receive(query())
         assert len(replies_to(EPHEMERAL)) == answered
+    assert set(InboundEnvelope.objects.filter(reason="repeated_query").values_list("state", flat=True)) == {"dropped"}
 
 
 def queries_of(number: int) -> list[WakuMessage]:

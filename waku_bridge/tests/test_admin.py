@@ -12,7 +12,7 @@ from kit.processes.leader import WAKU_BRIDGE
 from tests import factories
 from tests.partitions import index_of
 from waku_bridge.messages import MessageType
-from waku_bridge.models import LOST_REPLIES, InboundEnvelope, OutboundReply
+from waku_bridge.models import LOST_REPLIES, OutboundReply
 from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db
@@ -72,15 +72,6 @@ def test_finds_the_envelope_of_a_request_by_its_metadata_message_id(admin_client
     assert envelopes(admin_client, f"q={request.request_key.hex()}") == {wanted.hash.hex()}
 
 
-def test_the_page_of_an_envelope_has_its_hash_in_the_url(admin_client: Client) -> None:
-    envelope = factories.make_envelope(state=InboundEnvelope.State.DROPPED, reason="no_key_fits")
-
-    page = admin_client.get(f"{ENVELOPES}{envelope.hash.hex()}/change/").content.decode()
-
-    assert envelope.hash.hex() in page
-    assert "no_key_fits" in page
-
-
 def test_envelope_request_and_reply_link_to_each_other(admin_client: Client) -> None:
     envelope = factories.make_envelope(message_type=MessageType.REQUEST, message_id=b"\xab" * 32, state="processed")
     request = factories.make_request(source_key=envelope.hash, request_key=b"\xab" * 32)
@@ -96,23 +87,6 @@ def test_envelope_request_and_reply_link_to_each_other(admin_client: Client) -> 
     assert f"{REPLIES}{reply.pk}/change/" in replies
     assert f"{ENVELOPES}{envelope.hash.hex()}/change/" in reply_page
     assert f"{ENVELOPES}{envelope.hash.hex()}/change/" in request_page
-
-
-def test_reasons_are_offered_as_filters(admin_client: Client) -> None:
-    wanted = factories.make_envelope(state="dropped", reason="no_key_fits")
-    factories.make_envelope(state="dropped", reason="not_for_servers")
-
-    assert "?reason__exact=not_for_servers" in admin_client.get(ENVELOPES).content.decode()
-    assert envelopes(admin_client, "reason__exact=no_key_fits") == {wanted.hash.hex()}
-
-
-def test_a_node_is_named_without_its_password(admin_client: Client) -> None:
-    factories.make_envelope(source="http://user:password@node.test:8645/path")
-
-    html = admin_client.get(ENVELOPES).content.decode()
-
-    assert ">node.test:8645<" in html
-    assert "password@" not in html
 
 
 def test_the_page_of_a_watermark_shows_the_reading_bridge_and_the_pending_windows(admin_client: Client) -> None:

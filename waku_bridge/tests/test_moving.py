@@ -24,7 +24,7 @@ from registrations.models import Registration, TopicKey
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import server_identity
-from waku_bridge.moving.sqlcipher import ITERATIONS, NotReadableError, decrypt, is_encrypted
+from waku_bridge.moving.sqlcipher import ITERATIONS, is_encrypted
 
 PASSWORD = b"a password"
 BOB, CAROL, DAVE = (bytes([number]) * 64 for number in (1, 2, 3))
@@ -215,11 +215,3 @@ def test_the_server_key_must_be_one_of_this_servers_keys(tmp_path: Path) -> None
     with pytest.raises(CommandError, match="none of this server's keys"):
         imported(path, "--server-key", "0x04")
     imported(path, "--server-key", chat_key(server_identity().pub33))
-
-
-def test_every_page_is_verified(tmp_path: Path) -> None:
-    data = encrypted(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration())).read_bytes()
-    assert decrypt(data, PASSWORD).startswith(b"SQLite format 3\0")
-    for start in range(0, len(data), 8192):
-        with pytest.raises(NotReadableError):
-            decrypt(data[: start + 50] + bytes([data[start + 50] ^ 1]) + data[start + 51 :], PASSWORD)

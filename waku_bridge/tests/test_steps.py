@@ -1,10 +1,8 @@
 """The steps of the inbox: a flood does not delay messages about a proven phone, and no envelope is forgotten."""
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from coincurve import PrivateKey
@@ -13,23 +11,19 @@ from django.db.models import F
 from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
-from kit.batches.journal import InFlightJournal
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
-from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, Route
 from tests import factories
 from tests.batches import Process
-from tests.conversation import CLIENT, OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
+from tests.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
 from tests.delivering import other_session
 from tests.partitions import index_of
-from waku_bridge import bridge
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD
 from waku_bridge.messages import MessageType, RegistrationResponse, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
-from waku_bridge.tests.test_lost_batches import Killed, kill_a_process_with
 
 pytestmark = pytest.mark.django_db
 State = InboundEnvelope.State
@@ -171,18 +165,6 @@ def test_of_many_copies_of_a_request_in_a_batch_one_goes_first(now: datetime) ->
     }
 
 
-def test_a_request_replayed_after_its_retention_is_dropped_with_its_reason(now: datetime) -> None:
-    shown = request(push(), signer=SENDER)
-    say(registration(), now=now - HOUR)
-    say(shown, now=now - HOUR)
-    NotificationRequest.objects.all().delete()  # as with its day
-    [envelope_hash] = put(*redated(shown), now=now)
-    Process().worker.process_batch(now=now)
-    envelope = InboundEnvelope.objects.get(hash=envelope_hash)
-    assert (envelope.state, envelope.reason) == (State.DROPPED, "replayed")
-    assert not Notification.objects.exists()
-
-
 def test_messages_within_the_budget_are_decided_and_the_rest_by_the_next_batches(now: datetime) -> None:
     put(*dear(9), now=now)
     process = Process()
@@ -193,19 +175,6 @@ def test_messages_within_the_budget_are_decided_and_the_rest_by_the_next_batches
     assert states() == {State.PROCESSED: 9 + 10, State.POSTPONED: 15}
     work_until_nothing_is_left(process, now)
     assert states() == {State.PROCESSED: 34}
-
-
-def test_the_messages_of_a_batch_that_is_not_full_are_decided_however_long_they_waited(now: datetime) -> None:
-    put(*registrations(BUDGET - 1), now=now - HOUR)
-    Process().process_batch(now=now)
-    assert states() == {State.PROCESSED: BUDGET - 1}
-
-
-def test_a_registration_does_not_wait_behind_earlier_requests_with_hundreds_of_notifications(now: datetime) -> None:
-    put(*dear(30), now=now - LATER)
-    [registering] = put(registration(), now=now)
-    Process().worker.process_batch(now=now)
-    assert InboundEnvelope.objects.get(hash=registering).state == State.PROCESSED
 
 
 def test_a_postponed_message_is_answered_once_the_inbox_keeps_up(now: datetime) -> None:
@@ -266,21 +235,6 @@ def answered() -> int:
 
 
 @pytest.mark.usefixtures("proven")
-def test_queries_get_a_quarter_of_a_batch_and_the_rest_the_next_ones(now: datetime) -> None:
-    derive_newest(budget=CpuBudget(0, 60))
-    put(*queries(30), *registrations(20), now=now)
-    process, a_quarter = Process(), BUDGET // 4 // QUERY_UNITS
-    process.process_batch(now=now)
-    assert (answered(), states()) == (a_quarter, {State.PROCESSED: 1 + a_quarter + 20, State.POSTPONED: 30 - a_quarter})
-    counts = [answered()]
-    while states()[State.POSTPONED]:
-        process.process_batch(now=now)
-        counts.append(answered())
-    assert max(after - before for before, after in pairwise(counts)) == a_quarter
-    assert (counts[-1], len(counts) <= 4) == (30, True)
-
-
-@pytest.mark.usefixtures("proven")
 def test_postponed_queries_get_what_new_ones_leave_of_the_quarter(now: datetime) -> None:
     derive_newest(budget=CpuBudget(0, 60))
     put(*queries(30), now=now)
@@ -337,32 +291,6 @@ def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statisti
     assert "Sort" not in "".join(plan.split("Limit")[1:])  # only the rows that were taken are sorted
 
 
-def test_an_envelope_that_kills_processes_is_found_among_the_postponed(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, now: datetime
-) -> None:
-    journal = InFlightJournal(tmp_path)
-    monkeypatch.setattr(bridge, "_journal", lambda: journal)
-    rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
-    poison, sizes, original = rows[2].hash, [], inbound.process
-
-    def process(items, **facts):
-        if poison in [item.hash for item in items]:
-            sizes.append(kill_a_process_with(journal))
-            raise Killed
-        return original(items, **facts)
-
-    monkeypatch.setattr(inbound, "process", process)
-    for _ in range(20):
-        with suppress(Killed):
-            Process().process_batch(now=now)
-        if not states().keys() & {State.RECEIVED, State.POSTPONED}:
-            break
-    journal.close()
-    assert sizes == [5, 5, 1]
-    assert states() == {State.DROPPED: 4, State.FAILED: 1}
-    assert InboundEnvelope.objects.get(state=State.FAILED).reason == inbound.PROCESS_DIED
-
-
 def test_a_poisoned_envelope_is_quarantined_among_the_postponed(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
     original = inbound.process
@@ -398,17 +326,3 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {
         (2, identity_of(number).key_hash) for number in range(8)
     }
-
-
-@pytest.mark.usefixtures("proven")
-def test_a_flood_about_one_address_waits_behind_the_messages_about_others(settings, now: datetime) -> None:
-    settings.ROUTE_LIMITS = (settings.ROUTE_LIMITS[0]._replace(tokens=3), *settings.ROUTE_LIMITS[1:])
-    say(registration(OUTSIDER), now=now - HOUR)
-    Route.objects.update(delivered_digest=F("address_digest"))
-    pestering = [push(), *[push(OUTSIDER, access_token="guessed")] * 9]
-    put(*(request(*pestering, message_id=b"%d" % number) for number in range(80)), now=now - LATER)
-    [other] = put(request(push(OUTSIDER), signer=SENDER), now=now)
-    Process().worker.process_batch(now=now)
-    assert InboundEnvelope.objects.get(hash=other).state == State.PROCESSED
-    assert states()[State.POSTPONED] == 80 - 3 - (SHARE + 2) // 3
-    assert CLIENT.key_hash in {bytes(row.public_key_hash) for row in Notification.objects.all()}

@@ -14,9 +14,8 @@ from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.acceptance.storing import NewNotification, NewRequest
-from notifications.messages import Content, Grade, Outcome, Push, Result
+from notifications.messages import Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest
-from notifications.rules.policy import may_help_to_drop_payload
 from registrations.models import Route
 from tests.delivering import DeliveryProcess, RecordingGateway, fresh
 from tests.factories import make_notification, make_route
@@ -76,40 +75,17 @@ def test_a_push_without_a_collapse_id_replaces_no_other() -> None:
     assert [len(each or b"") for each in {bytes(n.collapse_id or b"") for n in Notification.objects.all()}] == [16] * 3
 
 
-def test_a_push_that_is_due_later_is_not_sent_before() -> None:
-    store(pushed(next_attempt_at=timezone.now() + timedelta(seconds=4)))
-    deliverer = DeliveryProcess()
-    deliverer.process_backlog()
-    assert deliverer.gateway.pushes == []
-    deliverer.process_backlog(now=timezone.now() + timedelta(seconds=5))
-    assert len(deliverer.gateway.pushes) == 1
-
-
 def test_a_payload_that_is_refused_is_left_out_once() -> None:
-    def answer(push: Push) -> Result:
-        return Result(Outcome.DELIVERED if push.is_payload_dropped else Outcome.PAYLOAD, "too_large")
-
-    store(pushed(grade=Grade.VOIP.value))
-    deliverer = DeliveryProcess(RecordingGateway(answer))
-    deliverer.process_backlog()
-    deliverer.process_backlog()  # it is due at once
-    assert [(bool(push.message), push.is_payload_dropped) for push in deliverer.gateway.pushes] == [
-        (True, False),
-        (False, True),
-    ]
-    assert deliverer.gateway.pushes[1].wake == WAKE
-    assert Notification.objects.get().state == "delivered"
-
-
-def test_a_wake_up_that_is_refused_is_tried_once_more_and_then_dropped() -> None:
-    store(pushed(message=None))
+    """A push without a payload is only tried once more."""
+    store(pushed(grade=Grade.VOIP.value), pushed(key=b"l" * 32, message=None))
     deliverer = DeliveryProcess(RecordingGateway(Outcome.PAYLOAD))
     deliverer.process_backlog()
-    deliverer.process_backlog()  # it is due at once
-    assert len(deliverer.gateway.pushes) == 2
-    assert not may_help_to_drop_payload(deliverer.gateway.pushes[1], Result(Outcome.PAYLOAD))
-    assert Notification.objects.get().state == "undeliverable"
-    assert Route.objects.get().state == "active"
+    deliverer.process_backlog()  # they are due at once
+    deliverer.process_backlog()
+    sent = [(bool(push.message), push.is_payload_dropped, push.wake) for push in deliverer.gateway.pushes]
+    assert sorted(sent) == [(False, False, WAKE), (False, True, WAKE), (False, True, WAKE), (True, False, WAKE)]
+    assert {each.state for each in Notification.objects.all()} == {"undeliverable"}
+    assert {each.state for each in Route.objects.all()} == {"active"}
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,9 @@ def test_the_error_of_a_failed_decryption_does_not_reveal_the_value():
     assert caught.value.__context__ is None
 
 
-def test_two_encryptions_of_one_value_differ():
-    keyring = Keyring([OLD])
-    assert keyring.encrypt(Purpose.CONTENT, VALUE) != keyring.encrypt(Purpose.CONTENT, VALUE)
-
-
 def test_each_encryption_uses_twelve_random_bytes():
-    drawn = []
+    drawn, usual = [], Keyring([OLD])
+    assert usual.encrypt(Purpose.CONTENT, VALUE) != usual.encrypt(Purpose.CONTENT, VALUE)
     keyring = Keyring([OLD], random_bytes=lambda size: drawn.append(size) or b"\x07" * size)
     assert keyring.encrypt(Purpose.CONTENT, VALUE)[4:16] == b"\x07" * 12
     assert drawn == [12]
@@ -76,10 +72,7 @@ def test_after_a_rotation_old_digests_still_match():
     assert after.matches(Purpose.ACCESS_TOKEN, VALUE, digest)
     assert not after.matches(Purpose.ACCESS_TOKEN, b"another", digest)
     assert after.digest(Purpose.ACCESS_TOKEN, VALUE) != digest
-
-
-def test_a_digest_of_a_removed_key_matches_nothing():
-    assert not Keyring([NEW]).matches(Purpose.CONTENT, VALUE, Keyring([OLD]).digest(Purpose.CONTENT, VALUE))
+    assert not Keyring([NEW]).matches(Purpose.ACCESS_TOKEN, VALUE, digest)
 
 
 def test_digests_differ_by_purpose_and_key():
@@ -87,14 +80,9 @@ def test_digests_differ_by_purpose_and_key():
     assert len(digests) == 2 * len(Purpose)
 
 
-@pytest.mark.parametrize("nothing", [None, b""])
-def test_nothing_matches_a_missing_digest(nothing):
-    assert not Keyring([OLD]).matches(Purpose.CONTENT, b"", nothing)
-
-
-@given(st.binary(max_size=60))
-def test_random_bytes_do_not_match_as_a_digest(garbage):
-    assert not Keyring([OLD]).matches(Purpose.CONTENT, VALUE, garbage)
+@given(st.none() | st.just(b"") | st.binary(max_size=60), st.sampled_from([b"", VALUE]))
+def test_a_missing_digest_and_random_bytes_match_nothing(garbage, value):
+    assert not Keyring([OLD]).matches(Purpose.CONTENT, value, garbage)
 
 
 def test_the_memoryview_of_a_binary_column_decrypts():

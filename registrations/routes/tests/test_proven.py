@@ -35,11 +35,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_a_message_with_the_right_token_finds_a_proven_address(case: str) -> None:
+def test_only_a_message_with_the_right_token_finds_a_proven_address_which_proves_its_key(case: str) -> None:
     name, fields, is_known = CASES[case]
     registration = make(**fields)
+    factories.make_registration(public_key_hash=HASH)  # another installation, that nothing was delivered to
     assert registration.route is not None
     assert find_proven_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
+    assert find_proven_keys([HASH, b"o" * 64]) == (set() if fields else {HASH})
+    assert find_proven_keys([b"o" * 64]) == find_proven_keys([]) == set()
 
 
 def test_an_unregistered_installation_has_no_proven_address() -> None:
@@ -48,24 +51,6 @@ def test_an_unregistered_installation_has_no_proven_address() -> None:
     )
     assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
     assert find_proven_keys([HASH]) == set()
-
-
-@pytest.mark.parametrize(
-    ("route", "is_known"),
-    [
-        ({}, True),
-        ({"last_success_at": None}, False),
-        ({"delivered_digest": b"of another token"}, False),
-        ({"state": Route.State.DISABLED}, False),
-    ],
-)
-def test_a_key_is_proven_by_an_address_to_which_something_was_delivered(
-    route: dict[str, object], is_known: bool
-) -> None:
-    make(**route)
-    factories.make_registration(public_key_hash=HASH)  # another installation, that nothing was delivered to
-    assert find_proven_keys([HASH, b"o" * 64]) == ({HASH} if is_known else set())
-    assert find_proven_keys([b"o" * 64]) == find_proven_keys([]) == set()
 
 
 def test_one_phone_is_one_address_under_many_keys() -> None:

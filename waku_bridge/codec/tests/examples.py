@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from coincurve import PrivateKey
 
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
-from waku_bridge.codec import envelope
+from waku_bridge.codec import envelope, frame
+from waku_bridge.codec.crypto import ecies
 from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import Identity
 from waku_bridge.codec.keys import keccak256
@@ -74,25 +76,27 @@ def repeatable() -> Callable[[int], bytes]:
     return random_bytes
 
 
-def sent(body: object, **differences: object) -> envelope.Encoded:
-    """Encode a body, by default from the client to the server."""
-    arguments = {
+def _defaults() -> dict[str, Any]:
+    return {
         "signer": CLIENT,
         "recipient": SERVER.pub33,
         "topic_name": "a topic",
         "timestamp_ns": NOW_NS,
         "random_bytes": repeatable(),
     }
-    return envelope.encode(body, **(arguments | differences))
+
+
+def sent(body: object, **differences: object) -> envelope.Encoded:
+    """Encode a body, by default from the client to the server."""
+    return envelope.encode(body, **_defaults() | differences)
 
 
 def sent_payload(payload: bytes, message_type: int, **differences: object) -> bytes:
     """Return the Waku payload of a signed message with these bytes."""
-    arguments = {
-        "signer": CLIENT,
-        "recipient": SERVER.pub33,
-        "topic_name": "a topic",
-        "timestamp_ns": NOW_NS,
-        "random_bytes": repeatable(),
-    }
-    return envelope.encode_payload(payload, message_type, **(arguments | differences)).message.payload
+    return envelope.encode_payload(payload, message_type, **_defaults() | differences).message.payload
+
+
+def framed(data: bytes, signer: Identity | None = CLIENT) -> bytes:
+    """Return the Waku payload of a frame with any data, signed or not, which the server decrypts."""
+    built = frame.build(data, signer.private_key if signer else None, repeatable())
+    return ecies.seal(built, SERVER.pub33, repeatable())

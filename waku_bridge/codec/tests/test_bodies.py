@@ -87,6 +87,7 @@ def test_refuses_every_truncation_or_reads_less(body):
         (MessageType.REGISTRATION, b"\x12\x01\xff"),
         (MessageType.QUERY_RESPONSE, b"\x0a\x03\x0a\x01\xff"),
         (MessageType.REQUEST, b"\x0a\x03\x22\x01\xff"),
+        (MessageType.REQUEST, b"\x0a\x05\x22\x03\xed\xa0\x80"),  # a lone surrogate
         (MessageType.RESPONSE, b"\x12\x03\x22\x01\xff"),
         (MessageType.CONTACT_CODE_ADVERTISEMENT, b"\x0a\x03\x12\x01\xff"),
     ],
@@ -138,3 +139,31 @@ def test_every_field_of_a_registration_has_a_place():
     names = {field.name for field in fields(REGISTRATION)}
     on_the_wire = set(pb.PushNotificationRegistration.DESCRIPTOR.fields_by_name)
     assert names - {"app_topic"} == on_the_wire - {"apn_topic"}
+
+
+# The count of fields. One that is skipped wrongly ends in 07, which begins no field.
+WRONG = b"\x07"
+FIELDS = {
+    "varint": b"\x08\x01",
+    "long varint": b"\x08" + b"\xff" * 9 + b"\x01",
+    "fixed64": b"\x09" + WRONG * 8,
+    "bytes": b"\x0a\x02" + WRONG * 2,
+    "many bytes": b"\x0a\x81\x81\x01" + WRONG * (1 + (1 << 7) + (1 << 14)),
+    "fixed32": b"\x0d" + WRONG * 4,
+    "high number": b"\x82\x01\x00",  # the number of the field takes two bytes
+    "begin of a group": b"\x0b",
+    "end of a group": b"\x0c",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
+def test_counts_fields_of_every_wire_type(field):
+    assert bodies.has_more_fields(field * 3, 2)
+    assert not bodies.has_more_fields(field * 3, 3)
+
+
+@pytest.mark.parametrize("rest", [WRONG, b"\x0e", b"\x08", b"\x08" + b"\xff" * 10 + b"\x01"])
+def test_leaves_malformed_bodies_to_the_parser(rest):
+    assert not bodies.has_more_fields(b"\x08\x01" + rest, 1)
+    assert not bodies.has_more_fields(rest, 0)
+    assert not bodies.has_more_fields(b"", 0)

@@ -1,8 +1,10 @@
+from hashlib import shake_256
+
 import pytest
 from coincurve import PrivateKey
 
 from waku_bridge.codec.errors import BadPublicKey
-from waku_bridge.codec.keys import Identity, chat_key, compress, parse_chat_key, parse_public_key, shared_key
+from waku_bridge.codec.keys import Identity, chat_hash, chat_key, compress, parse_chat_key, parse_public_key, shared_key
 from waku_bridge.codec.tests.examples import CLIENT, SERVER
 
 # The pair that status-go's own tests of the short form use.
@@ -102,3 +104,7 @@ def test_an_identity_does_not_show_its_private_key():
 def test_identities_are_equal_when_their_keys_are():
     assert Identity(PrivateKey(b"\1" * 32)) == CLIENT
     assert len({CLIENT, SERVER, Identity(PrivateKey(b"\1" * 32))}) == 2
+
+
+def test_the_hash_of_a_chat_is_shake_256_of_its_id():
+    assert chat_hash("town-square-ü") == shake_256("town-square-ü".encode()).digest(64)

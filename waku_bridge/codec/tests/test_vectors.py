@@ -163,25 +163,10 @@ def test_encodes_envelopes_to_the_byte(vector):
 
 
 @vectors_of("envelope")
-def test_builds_every_layer_of_an_envelope_to_the_byte(vector):
-    signer, outer = identity(vector["amm_signer_private_key"]), PrivateKey(unhex(vector["v1_signer_private_key"]))
-    amm, _ = metadata.build(unhex(vector["inner_payload"]), vector["amm_type"], signer)
-    assert amm.hex() == vector["amm"]
-    data = metadata.wrap(amm, INSTALLATION_ID) if vector["protocol_message"] else amm
-    assert data.hex() == vector["v1_data"]
-    signed_frame = frame.build(data, outer, fixed(unhex(vector["v1_padding"])))
-    assert signed_frame.hex() == vector["v1_frame"]
-    assert seal(vector, signed_frame).hex() == vector["v1_payload"]
-
-
-@vectors_of("envelope")
 def test_reads_waku_messages(vector):
     message = waku_message.parse(unhex(vector["waku_message"]))
     expected = WakuMessage(unhex(vector["v1_payload"]), vector["content_topic"], int(vector["timestamp_ns"]))
     assert message == expected
-
-
-INSTALLATION_ID = "11111111-1111-4111-8111-111111111111"
 
 
 def recipient(vector):
@@ -191,13 +176,6 @@ def recipient(vector):
 
 def decryption_key(vector):
     return unhex(vector["sym_key"]) if "sym_key" in vector else identity(vector["recipient_private_key"])
-
-
-def seal(vector, signed_frame):
-    if "sym_key" in vector:
-        return symmetric.seal_frame(signed_frame, unhex(vector["sym_key"]), fixed(unhex(vector["iv"])))
-    draws = fixed(unhex(vector["ecies_ephemeral_private_key"]), unhex(vector["ecies_iv"]))
-    return ecies.seal(signed_frame, recipient(vector), draws)
 
 
 def randomness(vector):

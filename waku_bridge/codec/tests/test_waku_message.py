@@ -1,6 +1,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waku_bridge.codec import topics, waku_message
 from waku_bridge.codec.errors import MalformedWakuMessage
@@ -46,12 +48,9 @@ def test_hashes_timestamps_as_signed_big_endian(timestamp_ns, expected):
     assert topics.message_hash("/waku/2/rs/16/32", message).hex() == expected
 
 
-def test_hash_does_not_depend_on_version_and_ephemeral():
+def test_the_hash_depends_on_the_pubsub_topic_and_neither_on_version_nor_on_ephemeral():
     changed = replace(STATUS_MESSAGE, version=0, ephemeral=True)
     assert topics.message_hash("topic", changed) == topics.message_hash("topic", STATUS_MESSAGE)
-
-
-def test_hash_depends_on_the_pubsub_topic():
     assert topics.message_hash("32", STATUS_MESSAGE) != topics.message_hash("64", STATUS_MESSAGE)
 
 
@@ -75,3 +74,35 @@ def test_reads_absent_fields_as_zero():
 def test_refuses_a_content_topic_that_is_not_utf8():
     with pytest.raises(MalformedWakuMessage):
         waku_message.parse(b"\x12\x01\xff")
+
+
+# Content topics -------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_reads_the_number_that_it_writes(topic):
+    assert topics.number(topics.of_number(topic)) == topic
+
+
+def test_the_content_topic_of_a_name_has_the_number_of_its_hash():
+    assert topics.content_topic("a name") == topics.of_number(int.from_bytes(topics.topic("a name")))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "",
+        "/waku/1/0x0123abcd/rfc27",
+        "/waku/2/0x0123abcd/rfc26",
+        "/waku/1/0x0123ABCD/rfc26",
+        "/waku/1/0x+123abcd/rfc26",
+        "/waku/1/0x-123abcd/rfc26",
+        "/waku/1/0x 123abcd/rfc26",
+        "/waku/1/0x1_23_4_5/rfc26",
+        "/waku/1/0x\u0660123abcd/rfc26",
+        "/waku/1/0x0123abcd/rfc26/",
+        "/waku/1/0x123abcd/rfc26",
+    ],
+)
+def test_another_spelling_is_another_topic(other):
+    assert topics.number(other) is None

@@ -13,9 +13,7 @@ from waku_bridge.codec.topics import content_topic, query_name
 from waku_bridge.inbound import queries
 from waku_bridge.inbound.queries import (
     EXCESS,
-    EXCESS_BYTES_PER_SECOND,
     EXCESS_OF_OTHERS,
-    MAX_ANSWER_BYTES,
     REPEATED,
     TOO_MANY,
     Asked,
@@ -112,13 +110,6 @@ def test_a_verdict_that_is_not_committed_takes_no_tokens(limits: OneWorker) -> N
         transaction.set_rollback(True)
 
 
-def test_a_short_answer_is_given_while_the_bucket_of_long_ones_is_empty(limits: OneWorker, clock: Clock) -> None:
-    limits.take([], {EXCESS_OF_OTHERS: 6 * EXCESS_BYTES_PER_SECOND})  # of another query
-    assert reported(limits, info(100), info(100)) == 2
-    assert reported(limits, info(278)) == 1  # 64 times 300 bytes
-    assert reported(limits, info(290)) == 0
-
-
 LONG = 256 + 1900 * 68 - 64 * 300  # the excess of the answer about an installation with 1 900 contacts
 
 
@@ -130,20 +121,6 @@ def many_reported(limits: OneWorker, count: int, **fields: object) -> int:
 
 def author() -> bytes:
     return next(AUTHORS).to_bytes(33)
-
-
-def test_long_answers_about_keys_without_a_proven_address_share_a_tenth(limits: OneWorker, clock: Clock) -> None:
-    assert many_reported(limits, 20) == 6 * EXCESS_BYTES_PER_SECOND // LONG == 2
-    clock.now += 60
-    assert many_reported(limits, 20) == 2
-
-
-def test_a_long_answer_about_a_proven_address_takes_from_its_key_and_then_from_all(
-    limits: OneWorker, clock: Clock
-) -> None:
-    assert many_reported(limits, 40, is_proven=True) == 1 + 60 * EXCESS_BYTES_PER_SECOND // LONG == 28
-    clock.now += 60
-    assert many_reported(limits, 1, is_proven=True) == 1
 
 
 def test_no_user_goes_without_long_answers_because_of_another_or_of_made_up_keys(limits: OneWorker) -> None:
@@ -158,11 +135,6 @@ def test_an_installation_without_a_delivery_beside_one_with_a_proven_address_cou
     """So a new phone of a user is found, however many outsiders there are."""
     limits.take([], {EXCESS_OF_OTHERS: 10**9})
     assert reported(limits, info(1000), info(is_proven=True)) == 2
-
-
-def test_an_answer_fits_into_one_message(limits: OneWorker) -> None:
-    assert reported(limits, *[info(1000, str(number)) for number in range(5)]) == 2
-    assert 2 * (256 + 68_000) <= MAX_ANSWER_BYTES < 3 * (256 + 68_000)
 
 
 def test_made_up_keys_neither_fill_the_memory_nor_raise_the_limit_of_a_key(
@@ -205,9 +177,3 @@ def test_a_copy_of_a_query_on_a_topic_beyond_its_limit_does_not_silence_the_quer
         answered(limits, asked(CAROL, author=author()))
     copy, query = asked(ALICE, author=OTHER, on=CAROL), asked(ALICE, author=OTHER)
     assert answered(limits, copy, query, query) == [TOO_MANY, (ALICE,), REPEATED]
-
-
-def test_the_keys_of_one_query_are_answered_from_one_charge(limits: OneWorker) -> None:
-    assert answered(limits, asked(ALICE, BOB, CAROL, ALICE)) == [(ALICE, BOB, CAROL)]
-    assert answered(limits, asked(ALICE, author=OTHER)) == [(ALICE,)]
-    assert answered(limits, asked(ALICE, author=b"a third")) == [TOO_MANY]

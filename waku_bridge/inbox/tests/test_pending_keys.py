@@ -4,7 +4,6 @@ import json
 import os
 import time
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -98,12 +97,6 @@ def test_the_newest_envelope_gets_its_key_first():
     assert call_back(limit=1) == []
 
 
-def test_without_a_budget_no_envelope_is_freed():
-    process(*put(garbage(registered(1)[0])))
-    assert call_back(CpuBudget(0, 0)) == []
-    assert states() == [State.PENDING_KEY]
-
-
 def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_its_topic():
     process(*put(registration()))
     process(*put(query()))
@@ -112,12 +105,6 @@ def test_an_envelope_that_a_known_key_opens_does_not_wait_for_another_name_of_it
     TopicKey.objects.update(topic=TopicKey.objects.order_by("pk").first().topic)
     process(*put(query(signer=SENDER)))
     assert len(replies_to(SENDER)) == 1
-
-
-def test_processing_an_envelope_with_a_pending_key_again_does_nothing():
-    process(*put(garbage(registered(1)[0])))
-    process()
-    assert states() == [State.PENDING_KEY]
 
 
 def test_the_periodic_task_finds_envelopes_whose_own_task_was_lost():
@@ -154,12 +141,3 @@ def test_the_periodic_task_derives_keys_before_a_message_needs_them(monkeypatch)
     monkeypatch.setattr(tasks, "KEYS_CPU_SHARE", 0)
     tasks.derive_topic_keys()
     assert TopicKey.objects.filter(key_encrypted__isnull=False).count() == THREADS
-
-
-def test_garbage_on_a_topic_with_a_key_is_dropped_at_once():
-    [topic] = registered(1)
-    process(*put(garbage(topic)))
-    process(*call_back())
-    hashes = put(replace(garbage(topic), timestamp_ns=1))
-    process(*hashes)
-    assert InboundEnvelope.objects.get(hash=hashes[0]).reason == "not_decryptable"

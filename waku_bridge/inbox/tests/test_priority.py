@@ -122,30 +122,10 @@ def test_the_inbox_stays_behind_until_a_batch_is_not_full(priority: Priority) ->
     assert decided == [False, False, True, True]
 
 
-def test_messages_about_a_proven_address_go_first_and_others_get_the_rest_of_the_budget(priority: Priority) -> None:
-    addresses: list[list[bytes]] = [[]] * (BUDGET + 2)
-    addresses[-1] = [PHONE]
-    chosen = priority.choose([1] * (BUDGET + 2), addresses)
-    assert chosen == ({*range(BUDGET - 1), BUDGET + 1}, {BUDGET - 1, BUDGET})
-
-
-def test_other_messages_get_the_share_while_the_inbox_is_behind(behind: Priority) -> None:
-    addresses: list[list[bytes]] = [[]] * BUDGET
-    addresses[-1] = [PHONE]
-    chosen = behind.choose([1] * BUDGET, addresses)
-    assert chosen.decided == {*range(SHARE), BUDGET - 1}
-    assert chosen.postponed == set(range(SHARE, BUDGET - 1))
-
-
 def test_other_messages_get_the_share_also_when_proven_ones_use_the_whole_budget(priority: Priority) -> None:
     costs = [BUDGET, 1, SHARE, 1]
     assert priority.choose(costs, [[PHONE], [], [], []]) == ({0, 1, 2, 3}, set())
     assert priority.choose([BUDGET, SHARE, SHARE], [[PHONE], [], []]) == ({0, 1}, {2})
-
-
-def test_messages_about_proven_addresses_beyond_the_budget_stay_in_the_inbox(priority: Priority) -> None:
-    costs = [BUDGET - 1, 2, 1, 1]
-    assert priority.choose(costs, [[PHONE], [OTHER], [b"third"], []]) == ({0, 1, 3}, set())
 
 
 def test_other_messages_go_by_cost_and_then_by_arrival() -> None:
@@ -164,16 +144,6 @@ def test_messages_that_fit_cost_no_more_than_the_units(units: int, expected: lis
 
 def test_a_message_that_costs_nothing_is_never_postponed(behind: Priority) -> None:
     assert behind.choose([0, SHARE, 0, SHARE], [[]] * 4) == ({0, 1, 2}, {3})
-
-
-def test_an_address_goes_first_only_as_often_as_its_token_bucket_allows(behind: Priority, clock: Clock) -> None:
-    def goes_first(address: bytes) -> bool:
-        return 1 in behind.choose([SHARE, SHARE], [[], [address]]).decided
-
-    assert [goes_first(PHONE) for _ in range(5)] == [True, True, True, False, False]
-    assert goes_first(OTHER)
-    clock.now += 10
-    assert [goes_first(PHONE) for _ in range(2)] == [True, False]
 
 
 def test_made_up_addresses_neither_fill_the_memory_nor_refill_a_bucket(

@@ -5,12 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
-from kit.expiry.models import MassExpiry
 from kit.health.indicators import State
 from notifications.models import Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.upkeep.retention import remove_tombstones
 from tests import factories
 from waku_bridge import query_topics
 from waku_bridge.removal import expiring
@@ -61,18 +59,6 @@ def test_waiting_pushes_to_an_expired_installation_are_withdrawn() -> None:
     assert Notification.objects.get().state == "withdrawn"
 
 
-def test_tombstones_are_kept_for_a_while() -> None:
-    for at in (LONG_AGO, LATELY):
-        factories.make_registration(route=None, state="unregistered", at=at)
-    factories.make_registration(at=LONG_AGO)
-
-    assert sum(remove_tombstones(now=NOW, keep=KEEP)) == 1
-    assert sorted(Registration.objects.values_list("state", "updated_at")) == [
-        ("active", LONG_AGO),
-        ("unregistered", LATELY),
-    ]
-
-
 def test_bridges_stop_reading_topics_of_keys_without_a_registration() -> None:
     kept = factories.make_registration(route=None, state="unregistered").public_key_hash
     for public_key_hash in (kept, b"g" * 64):
@@ -96,9 +82,3 @@ def test_expiry_of_more_than_a_tenth_waits_for_an_operator() -> None:
         "20 of 20 would expire at once, and wait until an operator allows it",
     )
     assert "`manage.py allow_expiry registrations`" in shown.first_step
-
-    call_command("allow_expiry", "registrations")
-    MassExpiry.objects.update(allowed_at=NOW)  # by the clock of this test
-    assert expire() == 20
-    assert expire() == 0
-    assert not MassExpiry.objects.exists()

@@ -4,12 +4,7 @@ import pytest
 from django.utils import timezone
 
 from kit.db.partitions import MADE_AHEAD, day_of
-from notifications.models import NotificationRequest
-from notifications.tasks import purge as purge_requests
-from registrations.models import RegistrationEvent
-from registrations.tasks import purge as purge_events
 from tests import factories
-from waku_bridge import tasks
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.removal import retention
 
@@ -68,25 +63,3 @@ def test_partitions_are_created_days_ahead() -> None:
     for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
         assert ahead in table.days()
         assert min(table.days()) >= day_of(later - KEEP - DAY)
-
-
-def test_old_dead_letters_are_removed() -> None:
-    factories.make_dead_letter(at=NOW - KEEP - timedelta(minutes=1))
-    factories.make_dead_letter(at=NOW - KEEP + timedelta(minutes=1))
-    assert sum(retention.purge(now=NOW, keep=KEEP)) == 1
-
-
-def test_the_task_keeps_each_table_for_the_time_of_its_setting() -> None:
-    now = timezone.now()
-    for days in (2, 4, 31, 401):
-        at = now - timedelta(days=days)
-        factories.make_envelope(state="processed", at=at)
-        factories.make_reply(state="confirmed", at=at)
-        factories.make_answered_request(at=at)
-        factories.make_event(at=at, kind="unregistered")
-
-    for purge in (tasks.purge, purge_requests, purge_events):
-        purge()
-
-    tables = (InboundEnvelope, OutboundReply, NotificationRequest, RegistrationEvent)
-    assert [table.objects.count() for table in tables] == [1, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Requests that were sent to status-go's server: its reports, its pushes, and their bodies at gorush."""
+"""Cases that were sent to status-go's server: its answers and reports, its pushes, and their bodies at gorush."""
 
 import json
 from datetime import timedelta
@@ -9,22 +9,83 @@ from django.utils import timezone
 
 from notifications.gateways.gorush.sending import push_api
 from notifications.messages import NotificationType, Push, PushRequest, channel_key
-from notifications.models import Notification
-from registrations import token_types
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration
 from tests.batches import Process
-from tests.conversation import EPHEMERAL, VECTORS, replies_to, say, to_server
+from tests.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
 from tests.delivering import RecordingGateway
 from tests.factories import make_registration, make_route
 from waku_bridge.codec import bodies
-from waku_bridge.messages import MessageType, PushResponse
+from waku_bridge.messages import MessageType, PushResponse, RegistrationError, RegistrationResponse
+
+# Registrations --------------------------------------------------------------------------------------------------------
+
+REGISTRATION_CASES = VECTORS["registration_cases"]["cases"]
+SILENCE = None
+MALFORMED = RegistrationError.MALFORMED_MESSAGE
+STALE = RegistrationError.VERSION_MISMATCH
+UNSUPPORTED = RegistrationError.UNSUPPORTED_TOKEN_TYPE
+SUCCESS = RegistrationError.NONE
+
+# Deliberate differences: our answer, and the reason.
+OTHER_ANSWERS: dict[str, tuple[RegistrationError | None, str]] = {
+    "too_short_ciphertext": (SILENCE, "undecryptable: an answer would let anybody make the server publish (spec)"),
+    "garbage_ciphertext": (SILENCE, "undecryptable: no answer (spec)"),
+    "encrypted_with_other_key": (SILENCE, "undecryptable: no answer (spec)"),
+    "signer_mismatch": (SILENCE, "undecryptable: no answer (spec)"),
+    "empty_plaintext": (MALFORMED, "a missing version is malformed (spec)"),
+    "version_zero": (MALFORMED, "version 0 is malformed (spec)"),
+    "version_zero_and_bad_installation": (MALFORMED, "version 0 is malformed (spec)"),
+    "token_type_unknown_0": (UNSUPPORTED, "the spec has an error of its own for it"),
+    "token_type_7_accepted": (UNSUPPORTED, "no gateway takes it, and gorush refuses whole requests over it"),
+    "apn_without_topic_accepted": (MALFORMED, "Apple refuses a push without topic (spec)"),
+    "same_version_again": (SUCCESS, "byte-identical repeat: the first answer may have been lost"),
+    "unregister_same_version": (SUCCESS, "follows from token_type_7: that version was never stored here"),
+    "register_older_version_after_rowless_unregister": (STALE, "a tombstone is kept also when nothing was registered"),
+}
+
+
+def _expected(case: dict) -> RegistrationError | None:
+    return OTHER_ANSWERS[case["name"]][0] if case["name"] in OTHER_ANSWERS else RegistrationError(case["expect"][1])
+
+
+def _answer(case: dict, *, seconds: int = 0) -> RegistrationResponse | None:
+    signer = IDENTITIES[case["signer"]]
+    before = len(replies_to(signer))
+    now = timezone.now() + timedelta(seconds=seconds)
+    say(to_server(bytes.fromhex(case["amm_payload"]), MessageType.REGISTRATION, signer), now=now)
+    answers = [decoded.body for decoded in replies_to(signer)[before:]]
+    assert len(answers) <= 1
+    return answers[0] if answers else None
+
+
+@pytest.mark.django_db
+def test_answers_every_registration_like_status_go_except_where_listed(subtests, settings):
+    settings.CHECK_DEVICE_TOKENS = False  # tokens of the cases are words
+    for number, case in enumerate(REGISTRATION_CASES):
+        if case["reset_store_before"]:
+            Registration.objects.all().delete()
+        with subtests.test(case["name"]):
+            # Errors are limited in a second, so each case comes a second after the one before.
+            answer, expected = _answer(case, seconds=number), _expected(case)
+            assert (None if answer is None else RegistrationError(answer.error)) == expected
+            if case["name"] not in OTHER_ANSWERS:
+                assert bodies.serialize(answer)[1].hex() == case["response_protobuf"]
+
+
+def test_every_listed_difference_is_one():
+    for name, (answer, reason) in OTHER_ANSWERS.items():
+        case = next(case for case in REGISTRATION_CASES if case["name"] == name)
+        assert answer != RegistrationError(case["expect"][1]), reason
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
 
 REQUEST_CASES = VECTORS["request_cases"]["cases"]
 GORUSH_CASES = VECTORS["gorush_cases"]["cases"]
 
 # Deliberate differences: [report, sent], and the reason.
-DIFFERENCES = {
+OTHER_REPORTS = {
     "type_4_unknown_sent_unfiltered": (
         [True, 0],
         False,
@@ -76,8 +137,8 @@ def test_reports_and_sends_like_status_go_except_where_listed(case):
     process.process_backlog()  # success without an attempt is answered at the deadline
     [reply] = replies_to(EPHEMERAL)
     expected_report, expected_sent = case["expect"]["report"], case["expect"]["sent"]
-    if case["name"] in DIFFERENCES:
-        expected_report, expected_sent, _ = DIFFERENCES[case["name"]]
+    if case["name"] in OTHER_REPORTS:
+        expected_report, expected_sent, _ = OTHER_REPORTS[case["name"]]
     assert bool(gateway.pushes) == expected_sent
     assert isinstance(reply.body, PushResponse)
     assert reply.body.message_id == b"m"
@@ -125,11 +186,3 @@ def test_sends_gorush_the_body_that_status_go_sends(case, monkeypatch):
         ours["topic"] = ""  # for Firebase a topic is a broadcast, so we never send one
         theirs["topic"] = ""
     assert ours == theirs
-
-
-@pytest.mark.django_db
-def test_never_lets_a_platform_in_that_gorush_refuses():
-    """In status-go's case `platform_0`, a registration with an unknown token type is not stored."""
-    assert not Registration.objects.exists()
-    assert [kind.number for kind in token_types.kinds()] == [1, 2]
-    assert not Notification.objects.exists()

@@ -11,24 +11,12 @@ def entry_for(contact, token=ACCESS_TOKEN):
     return seal_access_token(token, CLIENT.private_key, contact.pub33, repeatable())
 
 
-def test_a_contact_finds_the_token_among_entries_for_others():
-    entries = [b"", b"too short", entry_for(OUTSIDER), entry_for(SENDER)]
-    assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
-
-
-def test_a_sender_without_an_entry_finds_no_token():
-    assert find_access_token([entry_for(SENDER)], OUTSIDER.private_key, CLIENT.pub33) is None
-
-
-def test_skips_an_entry_that_holds_no_uuid():
-    entries = [entry_for(SENDER, "not a uuid"), entry_for(SENDER)]
-    assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
-
-
-def test_skips_an_entry_that_holds_no_text():
+def test_a_contact_finds_the_token_among_entries_for_others_and_entries_without_a_uuid():
     shared = shared_key(CLIENT.private_key, parse_public_key(SENDER.pub33))
-    entries = [seal_body(b"\xff" * 36, shared, repeatable()), entry_for(SENDER)]
+    no_text = seal_body(b"\xff" * 36, shared, repeatable())
+    entries = [b"", b"too short", entry_for(OUTSIDER), entry_for(SENDER, "not a uuid"), no_text, entry_for(SENDER)]
     assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
+    assert find_access_token(entries[:-1], SENDER.private_key, CLIENT.pub33) is None
 
 
 def test_an_entry_is_64_bytes_and_does_not_contain_the_token():
