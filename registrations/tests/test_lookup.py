@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from registrations import lookup
-from registrations.keys.encryption import DecryptionError, Keyring, Purpose
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 from tests.factories import make_grant, make_registration, make_route
@@ -83,12 +82,6 @@ def test_a_lookup_needs_one_statement():
     with statements() as sent:
         assert len(find(*(bytes([number]) * 64 for number in range(10)))) == 10
     assert len(sent) == 1
-
-
-def test_a_token_that_does_not_decrypt_raises_an_error_instead_of_an_empty_answer():
-    make_found(access_token_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.ACCESS_TOKEN, TOKEN.encode()))
-    with pytest.raises(DecryptionError):
-        find(ALICE)
 
 
 def test_an_answer_about_a_key_with_long_lists_is_limited():

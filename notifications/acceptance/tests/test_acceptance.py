@@ -410,21 +410,6 @@ def test_accepts_200_requests_with_as_many_statements_as_one():
 
 
 @pytest.mark.django_db
-def test_loads_only_the_addressed_installations_and_not_every_combination():
-    ids = [f"{number:08x}-1111-4111-8111-111111111111" for number in range(5)]
-    hashes = [bytes([number]) * 64 for number in range(5)]
-    for public_key_hash in hashes:
-        for installation_id in ids:
-            make_registration(public_key_hash=public_key_hash, installation_id=installation_id)
-    pushes = [push(h, installation_id=i, access_token="?") for h, i in zip(hashes, ids, strict=True)]
-    with statements() as sent:
-        accept([incoming(*pushes)], now=NOW)
-    [sql] = [sql for sql in sent if "access_token_digest" in sql]
-    assert "unnest" in sql
-    assert {reported_error for _, reported_error in reported(accept([incoming(*pushes)], now=NOW).answers[0])} == {1}
-
-
-@pytest.mark.django_db
 def test_the_first_of_two_copies_of_a_request_in_a_batch_is_answered():
     """Somebody may publish a copy on another topic, where the sender would not receive the answer."""
     copy = replace(incoming(push(NOBODY)), source_key=b"\x0f" * 32, reply_address=b"elsewhere")

@@ -83,13 +83,6 @@ def reported(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
     return number
 
 
-def test_a_query_repeated_within_five_seconds_is_answered_once(limits: OneWorker, clock: Clock) -> None:
-    assert answered(limits, QUERY, QUERY) == [(ALICE,), REPEATED]
-    assert answered(limits, QUERY) == [REPEATED]
-    clock.now += 5
-    assert answered(limits, QUERY) == [(ALICE,)]
-
-
 def test_queries_about_another_key_or_of_another_author_are_answered(limits: OneWorker) -> None:
     queries = [QUERY, QUERY._replace(author=OTHER), asked(BOB)]
     assert answered(limits, *queries) == [(ALICE,), (ALICE,), (BOB,)]

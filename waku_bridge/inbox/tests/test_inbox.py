@@ -39,12 +39,7 @@ def test_returns_only_the_hashes_of_new_envelopes():
 
 
 @pytest.mark.django_db
-def test_an_empty_page_costs_no_statement(django_assert_num_queries):
-    with django_assert_num_queries(0):
-        assert store() == []
-
-
-@pytest.mark.django_db
-def test_a_page_costs_one_statement(django_assert_num_queries):
-    with django_assert_num_queries(1):
-        assert len(store(*map(envelope, range(200)))) == 200
+@pytest.mark.parametrize(("size", "statements"), [(0, 0), (200, 1)])
+def test_a_page_costs_one_statement_and_an_empty_one_none(size, statements, django_assert_num_queries):
+    with django_assert_num_queries(statements):
+        assert len(store(*map(envelope, range(size)))) == size
