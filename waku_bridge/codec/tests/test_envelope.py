@@ -359,7 +359,7 @@ def test_the_frame_is_signed_by_the_signer_unless_another_key_is_given(outer_sig
         (REQUEST, {"recipient": None}, ValueError, "neither a recipient nor a topic key"),
         (REGISTRATION, {"recipient": None, "topic_key": TOPIC_KEY}, ValueError, "sealed for one server"),
         (QUERY, {"recipient": None, "topic_key": bytes(32)}, ValueError, "all zero"),
-        (REQUEST, {"recipient": bytes(33)}, errors.BadPublicKey, ""),
+        (REQUEST, {"recipient": bytes(33)}, errors.BadPublicKey, "bad_public_key"),
         (REQUEST, {"random_bytes": bytes}, ValueError, "zeros only"),
         (REQUEST, {"random_bytes": lambda size: b"\xff" * size}, ValueError, ".+"),
     ],
