@@ -71,7 +71,7 @@ class Nodes:
             assert say(url, "POST", "/relay/v1/subscriptions", [PUBSUB_TOPIC]).status == 200
         return linked(Pair(here, there))
 
-    def real(self, *options: str, ring_capacity: int = RING_CAPACITY) -> str:
+    def real(self, *options: str) -> str:
         """Start a go-waku that looks for no peers and may be alone, and return its URL."""
         rest, tcp = free_port(), free_port()
         command = [
@@ -87,7 +87,7 @@ class Nodes:
             "--rest-address=127.0.0.1",
             f"--rest-port={rest}",
             "--rest-admin",
-            f"--rest-relay-cache-capacity={ring_capacity}",
+            f"--rest-relay-cache-capacity={RING_CAPACITY}",
             "--max-msg-size=1MiB",
             "--ip-colocation-limit=0",
             "--log-level=ERROR",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -139,7 +139,7 @@ class Session:
     async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
         """Drive a client until ``is_done`` and all is sent, or until the time is up, and return whether it is done."""
         deadline = time.monotonic() + timeout_seconds
-        await self._carry_out(core, core.tick(self._clock_ns()), [])
+        await self._publish_due(core, [])
         while not is_done() or self._line(core).unsent:
             if time.monotonic() >= deadline:
                 return is_done()
@@ -160,25 +160,20 @@ class Session:
         with suppress(NodeError):
             await self._read_new(core, happened)
         with suppress(NodeError):
-            await self._carry_out(core, core.tick(self._clock_ns()), happened)
+            await self._publish_due(core, happened)
         return happened
 
     async def _read_new(self, core: Core, happened: list[Event]) -> None:
         line = self._line(core)
         for content_topic in tuple(line.history):
-            await self._receive(core, await line.reader.history(content_topic), happened)
+            for message in await line.reader.history(content_topic):
+                self._note(core, core.receive(message, self._clock_ns()), happened)
             line.history.remove(content_topic)
-        await self._receive(core, await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()), happened)
+        for message in await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()):
+            self._note(core, core.receive(message, self._clock_ns()), happened)
 
-    async def _receive(self, core: Core, messages: Iterable[WakuMessage], happened: list[Event]) -> None:
-        for message in messages:
-            await self._carry_out(core, core.receive(message, self._clock_ns()), happened)
-
-    async def _carry_out(self, core: Core, step: Step, happened: list[Event]) -> None:
-        """Publish the messages of a step, after those that the node has not taken yet.
-
-        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
-        """
+    def _note(self, core: Core, step: Step, happened: list[Event]) -> None:
+        """Keep the messages of a step until they are published. The reader returns no message a second time."""
         line = self._line(core)
         line.unsent += step.messages
         line.history += step.history
@@ -186,14 +181,21 @@ class Session:
         if self._on_event:
             for event in step.events:
                 self._on_event(core, event)
-        while line.unsent:
-            # It is removed first, because another task may drive the same client meanwhile.
-            message = line.unsent.pop(0)
+
+    async def _publish_due(self, core: Core, happened: list[Event]) -> None:
+        """Publish all messages that are due.
+
+        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
+        """
+        self._note(core, core.tick(self._clock_ns()), happened)
+        unsent = self._line(core).unsent
+        while unsent:
+            message = unsent.pop(0)  # first, because another task may drive the same client meanwhile
             try:
                 if self._clock_ns() - message.timestamp_ns < UNSENT_NS:
                     await self.publish(message)
             except NodeError:
-                line.unsent.insert(0, message)
+                unsent.insert(0, message)
                 raise
 
     def _line(self, core: Core) -> "_Line":

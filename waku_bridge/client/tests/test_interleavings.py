@@ -1,9 +1,6 @@
 """The clients on a network that loses, repeats, delays, reorders and forges messages."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -68,19 +65,13 @@ ERRORS = st.lists(
 )
 
 
-class Asked(NamedTuple):
-    """A device in a request that was published, or in a report that arrived, under the key that signed the request."""
-
-    moment: int
-    at_ns: int
-    key: bytes
-    installation_id: str
-    is_success: bool = False
-
-
 @dataclass
 class Network:
-    """A bad network between a client and servers. ``on_the_way`` has messages, and whether they are for servers."""
+    """A bad network between a client and servers. ``on_the_way`` has messages, and whether they are for servers.
+
+    ``asked`` has the last request for each device: its key and time, until it failed. A push to a device in
+    ``succeeded`` was reported to the client.
+    """
 
     core: Core
     servers: list[ModelServer]
@@ -88,9 +79,8 @@ class Network:
     on_the_way: list[tuple[WakuMessage, bool]] = field(default_factory=list)
     late: list[tuple[WakuMessage, bool]] = field(default_factory=list)
     seen: list[Decoded] = field(default_factory=list)
-    moments: Iterator[int] = field(default_factory=count)
-    requests: list[Asked] = field(default_factory=list)
-    reports: list[Asked] = field(default_factory=list)
+    asked: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    succeeded: set[str] = field(default_factory=set)
 
     def play(self, moves: list[tuple[str, int]]) -> None:
         self.step(self.core.tick(self.now_ns))
@@ -144,10 +134,15 @@ class Network:
             self.seen += opened
             for decoded in opened:
                 if isinstance(decoded.body, PushRequest):
-                    self.requests += [
-                        Asked(next(self.moments), self.now_ns, decoded.author, asked.installation_id)
-                        for asked in decoded.body.notifications
-                    ]
+                    self.note_request(decoded.author, decoded.body)
+
+    def note_request(self, key: bytes, request: PushRequest) -> None:
+        """Check that a request follows a failure of the last one, or its timeout, and never a success."""
+        for device in request.notifications:
+            assert device.installation_id not in self.succeeded
+            _, at_ns = self.asked.get(device.installation_id, (b"", 0))
+            assert self.now_ns - at_ns >= ANSWER_SECONDS * SECOND
+            self.asked[device.installation_id] = key, self.now_ns
 
     def check(self, event: Event) -> None:
         """Check that the client reports no state before a server has it, and learns only granted destinations."""
@@ -185,11 +180,11 @@ class Network:
                 body = decode(message.payload, [key], key).body
             except CodecError:
                 continue
-            if isinstance(body, PushResponse):
-                self.reports += [
-                    Asked(next(self.moments), self.now_ns, key.pub33, each.installation_id, each.success)
-                    for each in body.reports
-                ]
+            for report in body.reports if isinstance(body, PushResponse) else ():
+                if report.success:
+                    self.succeeded.add(report.installation_id)
+                elif self.asked.get(report.installation_id, (b"", 0))[0] == key.pub33:
+                    del self.asked[report.installation_id]
 
 
 def _sending(first_errors: list[int], second_errors: list[int], *, fail_over: bool) -> Network:
@@ -204,41 +199,20 @@ def _sending(first_errors: list[int], second_errors: list[int], *, fail_over: bo
 
 
 @pytest.mark.requirement("N6", "Q7")
-@settings(max_examples=examples(200), deadline=None)
-@example(moves=ANSWER_LOST, first_errors=[], second_errors=[])
-@given(MOVES, ERRORS, ERRORS)
-def test_without_fail_over_no_device_is_notified_twice(moves, first_errors, second_errors) -> None:
-    network = _sending(first_errors, second_errors, fail_over=False)
+@settings(max_examples=examples(300), deadline=None)
+@example(moves=ANSWER_LOST, first_errors=[], second_errors=[], fail_over=True)
+@example(moves=ANSWER_LOST, first_errors=[], second_errors=[], fail_over=False)
+@given(MOVES, ERRORS, ERRORS, st.booleans())
+def test_one_server_at_a_time_is_asked_for_a_device_and_none_after_a_success(
+    moves, first_errors, second_errors, fail_over
+) -> None:
+    network = _sending(first_errors, second_errors, fail_over=fail_over)
     network.play(moves)
     for _ in range(2):
         network.core.notify(CLIENT.pub33, network.core.one_to_one(), MESSAGE_ID)  # the user repeats the notification
         network.step(network.core.tick(network.now_ns))
         network.finish()
-    assert max(network.pushes_to(UUID), network.pushes_to(TABLET)) <= 1
-
-
-@pytest.mark.requirement("N6", "Q7")
-@settings(max_examples=examples(200), deadline=None)
-@example(moves=ANSWER_LOST, first_errors=[], second_errors=[])
-@given(MOVES, ERRORS, ERRORS)
-def test_with_fail_over_a_second_request_for_a_device_follows_only_a_failure_or_a_timeout(
-    moves, first_errors, second_errors
-) -> None:
-    """A second request follows a failure of the first, or three seconds without an answer, and never a success."""
-    network = _sending(first_errors, second_errors, fail_over=True)
-    network.play(moves)
-    network.finish()
-    for later in network.requests:
-        for earlier in network.requests:
-            if earlier.installation_id == later.installation_id and earlier.moment < later.moment:
-                reported = [
-                    report.is_success
-                    for report in network.reports
-                    if (report.key, report.installation_id) == (earlier.key, earlier.installation_id)
-                    and report.moment < later.moment
-                ]
-                assert True not in reported
-                assert reported or later.at_ns - earlier.at_ns >= ANSWER_SECONDS * SECOND
+    assert fail_over or max(network.pushes_to(UUID), network.pushes_to(TABLET)) <= 1
 
 
 @settings(max_examples=examples(100), deadline=None)

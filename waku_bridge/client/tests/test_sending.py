@@ -464,6 +464,7 @@ def _sender(**options: object) -> SendingClient:
 
 def _look_up(world: World, sender: SendingClient) -> None:
     sender.look_up(CLIENT.pub33)
+    assert sender.deadline_ns == 0
     world.run(sender)
 
 

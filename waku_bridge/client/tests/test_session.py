@@ -25,11 +25,11 @@ from waku_bridge.client import (
     Timeouts,
     new_state,
 )
-from waku_bridge.client.events import Accepted, Advertised
+from waku_bridge.client.events import Accepted, Advertised, Ignored, Reason
 from waku_bridge.client.reading import MAX_TOPICS, OVERLAP_NS
 from waku_bridge.client.tests.model import ModelServer
 from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable
-from waku_bridge.messages import RegistrationError, WakuMessage
+from waku_bridge.messages import PushResponse, RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode, from_json, to_json
 
 MESSAGE_ID = b"\x0a" * 32
@@ -133,6 +133,13 @@ def test_a_registration_succeeds_in_spite_of_a_troubled_node(node: Node, trouble
     vars(node).update(trouble)
     assert _register(node) is Standing.ACCEPTED
     assert len(node.published) == 2
+
+
+def test_no_message_is_lost_when_the_node_refuses_what_follows_from_another_one(node: Node) -> None:
+    node.archive(ModelServer(OUTSIDER).seal(PushResponse(MESSAGE_ID), CLIENT.pub33, NOW_NS + 10))
+    node.later_refusals, events = [httpx.Response(500)], []
+    assert _register(node, events) is Standing.ACCEPTED
+    assert [event.reason for event in events if isinstance(event, Ignored)] == [Reason.UNEXPECTED_TYPE]
 
 
 def test_a_message_that_the_node_refused_is_an_error_and_is_published_when_it_is_back(node: Node) -> None:
