@@ -1,8 +1,9 @@
-"""Twelve journeys of users, phones and servers through a real Prosody and a real ejabberd up to gorush."""
+"""Journeys of users, phones and servers through a real Prosody and a real ejabberd up to gorush."""
 
 import asyncio
 import itertools
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +30,19 @@ from tests.interop.xmpp.peers import (
     Peer,
     write_to_absent,
 )
-from tests.interop.xmpp.service import APP, BRIDGE, BUNDLE, Neighbour, Service, android, ciphertext, iphone, iv, until
+from tests.interop.xmpp.service import (
+    APP,
+    BRIDGE,
+    BUNDLE,
+    Neighbour,
+    Service,
+    android,
+    bridge,
+    ciphertext,
+    iphone,
+    iv,
+    until,
+)
 from tests.rig.peers import break_peer, mend_peer
 from tests.rig.server import wait_until
 from xmpp_bridge.client import (
@@ -373,6 +386,29 @@ async def test_a_bridge_that_is_replaced_loses_nothing_not_even_messages(service
         for device in devices:
             pushes = await service.wait_for_pushes(device, len(sent[device.token]))
             assert sorted(push["data"]["e"] for push in pushes) == sorted(sent[device.token])
+
+
+async def test_another_bridge_follows_one_that_is_killed(service: Service) -> None:
+    """It stands by until then. A push that came back because no component was connected is sent again."""
+    device = android()
+    service.fleet.start(replace(bridge(), name="other"))
+    await until(lambda: "component_started" in service.fleet.log("other"), what="another bridge stands by")
+    async with service.user_server() as server:
+        route = await server.route(device, Dialect.XEP0357)
+        await store(server, route, payload())
+        service.fleet.kill(BRIDGE)
+        killed_at = time.monotonic()
+        server.notify(route, last := payload())
+        while not isinstance(await server.next_event(), Stored):
+            await asyncio.sleep(0.1)
+            server.core.enable(route)
+            server.notify(route, last)
+        print(f"the other bridge works after {time.monotonic() - killed_at:.1f} s")  # noqa: T201 - a figure
+        pushes = await service.wait_for_pushes(device, 2)
+        assert [push["data"]["e"] for push in pushes][1:] == [last.ciphertext]
+    service.start_bridge()
+    await asyncio.to_thread(service.fleet.stop, "other")
+    await service.wait_until_connected()
 
 
 @pytest.mark.requirement("X1")
