@@ -4,6 +4,7 @@ The tests of a file stay together and in their order. So do the tests of several
 start. The longest tests come first, so that no process still works for minutes when the others are done.
 """
 
+from itertools import zip_longest
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
@@ -29,12 +30,10 @@ TOGETHER = {
 # Tests that start the browser.
 BROWSER = (
     "tests/console/test_look.py",
-    "tests/console/test_indicators_browser.py",
+    "tests/console/test_journeys.py",
+    "tests/console/test_refresh.py",
     "tests/console/test_reports.py",
-    "tests/console/test_browser.py",
-    "tests/console/test_dashboard_browser.py",
     "tests/console/test_pictures.py",
-    "tests/console/test_walk",
 )
 # Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
 WAITING = (*APART, "kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
@@ -45,7 +44,7 @@ LONGEST_FIRST = (
     "spark_reports/tests/test_runs.py",
     "tests/test_up.py",
     "spark_reports/",
-    *(file for pair in zip(BROWSER, WAITING, strict=True) for file in pair),
+    *(file for pair in zip_longest(BROWSER, WAITING) for file in pair if file),
     "tests/console/test_bad_input.py",
     "tests/console/test_pages.py",
     "tests/console/",

@@ -1,7 +1,9 @@
 """Management of accounts: an admin cannot raise anybody to a superuser."""
 
+import re
+
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
@@ -76,6 +78,37 @@ def test_a_superuser_removes_the_second_factor_of_another(admin_client: Client) 
     assert remove_factor(admin_client, device, from_list=False) == 302
 
     assert not TOTPDevice.objects.exists()
+
+
+ADD = "/admin/auth/user/add/"
+NEW = {"username": "bob", "password1": "correct horse battery staple", "password2": "correct horse battery staple"}
+
+
+def test_an_account_is_made_on_one_page_with_a_role_that_the_list_and_its_page_show(
+    client: Client, manager: User
+) -> None:
+    role = Group.objects.get(name="operator")
+    page = client.get(ADD).content.decode()
+    assert "more user options" not in page
+    assert not re.search(r"<select[^>]* multiple", page)
+
+    assert client.post(ADD, NEW | {"role": str(role.pk)})["Location"] == ADD.replace("add/", "")
+
+    bob = User.objects.get(username="bob")
+    assert (bob.is_staff, bob.is_superuser, [*bob.groups.all()]) == (True, False, [role])
+    assert Client().post("/admin/login/", {"username": "bob", "password": NEW["password1"]}).status_code == 302
+    listed = client.get(ADD.replace("add/", "")).content.decode()
+    assert re.findall(r"field-role[^>]*>\s*([a-z]+)", listed) == ["operator", "admin"]
+    page = client.get(reverse("admin:auth_user_change", args=[bob.pk])).content.decode()
+    assert "Can add" not in page
+    assert re.findall(r'<input[^>]* name="groups" value="(\d+)"[^>]* checked[ >]', page) == [str(role.pk)]
+
+
+@pytest.mark.parametrize("wrong", [{"role": ""}, {"password2": "another"}, {"password1": "", "password2": ""}])
+def test_an_account_needs_a_role_and_two_equal_passwords(client: Client, manager: User, wrong: dict[str, str]) -> None:
+    role = str(Group.objects.get(name="operator").pk)
+    assert 'class="errorlist' in client.post(ADD, NEW | {"role": role} | wrong).content.decode()
+    assert not User.objects.filter(username="bob").exists()
 
 
 def test_a_superuser_may_make_another(admin_client: Client) -> None:

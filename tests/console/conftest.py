@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from django.conf import LazySettings, settings
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
@@ -17,6 +16,7 @@ from embedded.supervisor.processes import PROJECT
 from pushserver.console.dashboard import showing
 from pushserver.roles import seed_roles
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
+from tests.console.browsing import PASSWORD, SOON_MS, begin_session
 from tests.console.routes import make_one_of_everything
 from tests.console.world import World, make_world, save_peers
 
@@ -28,9 +28,6 @@ SWITCHES = [
     "--process-per-site",
 ]
 RUNNING = pytest.StashKey[tuple[ExitStack, Browser]]()
-PASSWORD = "correct horse battery staple"
-# How long a page is waited for: a busy machine takes its time.
-SOON_MS = 20_000
 expect.set_options(timeout=SOON_MS)
 
 
@@ -48,7 +45,7 @@ def everything(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Ite
 def world(settings: LazySettings, transactional_db: None) -> World:
     """A server in the middle of its day, with the results of the config checks."""
     world = make_world()
-    save_peers(world, settings)
+    save_peers(settings)
     return world
 
 
@@ -138,25 +135,3 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def operator(visitor: Page) -> Page:
     begin_session(visitor, User.objects.create_superuser("operator", password=PASSWORD))
     return visitor
-
-
-def begin_session(page: Page, user: User) -> None:
-    """Log in without the form, on a cheap page; ``test_browser`` fills in the form."""
-    client = Client()
-    client.force_login(user)
-    cookie = {"name": settings.SESSION_COOKIE_NAME, "value": client.session.session_key, "path": "/"}
-    page.context.add_cookies([{**cookie, "domain": "localhost"}])
-    page.goto("/admin/find/")
-
-
-def send_login(page: Page, name: str, password: str, code: str = "") -> None:
-    page.goto("/admin/login/")
-    fill_in_login(page, name, password, code)
-
-
-def fill_in_login(page: Page, name: str, password: str, code: str = "") -> None:
-    """Log in on the page that a session's end led to."""
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(password)
-    page.get_by_label("Code").fill(code)
-    page.get_by_role("button", name="Log in").click()

@@ -1,9 +1,10 @@
 """Every URL of the console, taken from Django's resolver, so that no test can leave out a new page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from axes.models import AccessAttempt
@@ -155,7 +156,7 @@ def make_one_of_everything() -> None:
     reports.publish(last_closed_day(now))
 
 
-def make_one_of_each_fact(**user: Any) -> None:
+def make_one_of_each_fact(*, device: Mapping[str, Any] | None = None, **user: Any) -> None:
     """Make a row of every table of facts. All rows of a user are about the same user."""
     now = timezone.now()
     registration = factories.make_registration(**user)
@@ -172,14 +173,14 @@ def make_one_of_each_fact(**user: Any) -> None:
     factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
     envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
     envelope(message_type=20, state="failed", reason="KeyError")
-    faults.note("KeyError", now=now)
+    faults.note(f"KeyError ({token_hex(4)})", now=now)
     factories.make_reply(envelope_hash=request.source_key)
     factories.make_unknown_error()
     factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
     factories.make_dead_letter()
     factories.make_canary_run()
     factories.make_xmpp_canary_run()
-    factories.make_device()
+    factories.make_device(**device or {})
 
 
 def _make_staff() -> None:

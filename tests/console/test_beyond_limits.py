@@ -11,7 +11,6 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
-from playwright.sync_api import Page, expect
 
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import SharedBuckets
@@ -23,9 +22,7 @@ from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts
 from notifications.queues.admission import Admission
 from tests.batches import Process
-from tests.console.test_browser import show
 from tests.console.test_find import words_of
-from tests.console.test_walk import log_in
 from tests.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from waku_bridge.codec.keys import Identity
 from waku_bridge.removal import erasure
@@ -239,25 +236,3 @@ def test_no_batch_waits_for_the_count_of_another_one() -> None:
 def counted_by_day(now: datetime) -> list[int]:
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return list(BeyondLimit.objects.filter(begin_at=day, installation_id="phone").values_list("count", flat=True))
-
-
-# In a browser ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_member_of_staff_reads_from_overview_to_timeline_why_content_did_not_arrive(
-    visitor: Page, settings: LazySettings
-) -> None:
-    settings.ROUTE_LIMITS = SHORT
-    flood(5)
-    log_in(visitor, "support")
-    visitor.goto("/admin/")
-    expect(visitor.locator("#beyond")).to_contain_text("more than 2 pushes in 10 s to one address")
-    show(visitor, "overview-beyond-limits")
-    visitor.goto(USER_PAGE)
-    section = visitor.locator("section", has_text="Beyond limits").last
-    expect(section).to_contain_text(f"{WAKE_UP}: more than 2 pushes in 10 s to one address")
-    show(visitor, "user-beyond-limits")
-    visitor.goto(f"/admin/timelines/{Notification.objects.get(is_wake_up=True).pk}/")
-    expect(visitor.locator("#timeline")).to_contain_text("Arrived as a wake-up: more than 2 pushes in 10 s")
-    show(visitor, "timeline-beyond-limits")

@@ -4,23 +4,29 @@ hand-made requests.
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from html import unescape
+from threading import Barrier
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
 from django.utils import timezone
 
 from notifications.console import operator_actions
 from notifications.models import Channel, Notification
 from notifications.queues import halts
-from pushserver.models import AccessRecord
+from pushserver.api import tokens
+from pushserver.models import AccessRecord, ApiToken
 from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
+from spark_reports.models import RequestedRun
+from spark_reports.nights.closing import last_closed_day
 from tests import factories
 from tests.budget import combinations, first_everyday
 from waku_bridge.models import DeadLetter, InboundEnvelope
@@ -322,6 +328,21 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
     assert LogEntry.objects.count() == 2
 
 
+def test_a_filter_is_kept_when_rows_that_it_chose_are_dropped() -> None:
+    client = staff("operator")
+    failed = [factories.make_envelope(state=state) for state in ("failed", "failed", "failed", "processed")][:2]
+    narrowed = f"{ENVELOPE}/?state__exact=failed"
+    page = client.post(
+        f"/admin/{narrowed}", {"action": "drop", "_selected_action": [_hex(row) for row in failed], "index": "0"}
+    ).content.decode()
+    [action] = re.findall(r'<form[^>]* action="([^"]*/operate/drop/[^"]*)"', page)
+
+    sent = {"id": [_hex(row) for row in failed], "why": WHY, "confirmed": "1"}
+    listed = client.post(unescape(action), sent)
+    assert listed["Location"] == f"/admin/{narrowed}"
+    assert sorted(InboundEnvelope.objects.values_list("state", flat=True)) == [*["dropped"] * 2, "failed", "processed"]
+
+
 @pytest.mark.parametrize(
     ("action", "message"),
     [("", "Choose an action."), ("explode", "Choose an action."), ("drop", "Items must be selected")],
@@ -383,6 +404,61 @@ def test_every_page_shows_to_logged_in_staff_that_delivery_is_stopped() -> None:
     for page in ("/admin/", "/admin/find/", f"/admin/{REGISTRATION}/"):
         assert "Delivery has been stopped since" in client.get(page).content.decode()
     assert "Delivery is stopped" not in Client().get("/admin/login/").content.decode()
+
+
+# At once --------------------------------------------------------------------------------------------------------------
+
+
+def make_token() -> ApiToken:
+    return tokens.issue("test", ["status"], by="ann", now=timezone.now())[0]
+
+
+OTHERS = [
+    Case(
+        "revoke",
+        make_token,
+        lambda _row: "/admin/pushserver/apitoken/operate/revoke/",
+        lambda: ApiToken.objects.get().revoked_at is not None,
+    ),
+    Case(
+        "make reports",
+        lambda: None,
+        lambda _row: f"/admin/reports/run/?from={last_closed_day(timezone.now())}",
+        lambda: RequestedRun.objects.count() == 1,
+    ),
+]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
+def test_an_operation_that_two_operators_confirm_at_once_is_done_once(case: Case) -> None:
+    row = case.make()
+    sent = confirmed(case, row)
+    clients = [staff("admin") for _ in range(2)]
+
+    levels = post_at_once(clients, case.url(row), sent)
+
+    assert case.is_done()
+    assert sorted(levels) == ["success", "warning"]
+    assert LogEntry.objects.count() == 1
+    assert WHY in LogEntry.objects.get().change_message
+
+
+def post_at_once(clients: list[Client], url: str, sent: dict[str, Any]) -> list[str]:
+    """Post at once over separate connections. Return the levels of the messages on the pages that come next."""
+    start = Barrier(len(clients))
+
+    def post(client: Client) -> str:
+        start.wait()
+        try:
+            return str(client.post(url, sent)["Location"])
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        pages = list(pool.map(post, clients))
+    shown = [client.get(page, follow=True) for client, page in zip(clients, pages, strict=True)]
+    return [message.level_tag for page in shown for message in page.context["messages"]]
 
 
 @pytest.mark.parametrize("code", ["40P01", "40001"])

@@ -30,8 +30,7 @@ from playwright.sync_api import Browser, Page, expect
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.http.urls import host_of
-from tests.console.conftest import send_login
-from tests.console.test_walk import confirm
+from tests.console.browsing import confirm, send_login
 from tests.rig.server import PUBSUB_TOPIC, Up
 
 pytestmark = pytest.mark.nightly
