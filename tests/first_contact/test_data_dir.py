@@ -68,14 +68,11 @@ def test_root_does_not_start_on_data_of_another_account(refusal_of: Output, tmp_
     assert not (data / "prosody").exists()
 
 
-@pytest.mark.parametrize("command", ["up", "demo"])
-def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(
-    refusal_of: Output, tmp_path: Path, command: str
-) -> None:
+def test_data_of_a_version_before_0_2_are_refused_and_left_as_they_are(refusal_of: Output, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "postgres").mkdir(parents=True)
     (data / "postgres" / "PG_VERSION").write_text("18\n")
-    line = refusal_of(command, data)
+    line = refusal_of("up", data)
     assert line.endswith(
         f"{data} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to another folder."
     )
@@ -108,37 +105,27 @@ def test_another_account_does_not_start_on_data_of_root(
     assert f"{data} holds data of root: start as root, or have root hand them over" in ended.stderr.splitlines()[-1]
 
 
-def test_a_disk_too_small_for_a_start_is_named(refusal_of: Output, disk: Path) -> None:
-    line = refusal_of("up", disk / "data")
-    assert line.startswith(f"manage.py up: the disk of {disk / 'data'} has 7 MiB left, and 128 are needed: make")
-
-
-def test_a_full_disk_is_named_before_anything_is_made(refusal_of: Output, disk: Path) -> None:
-    fill(disk)
-    line = refusal_of("up", disk / "data")
-    assert line == (
-        f"manage.py: {disk / 'data'} is on a full disk: make room there, or set DATA_DIR to a folder on another disk."
-    )
-
-
-def test_a_full_disk_at_a_later_start_is_named_instead_of_a_crash(refusal_of: Output, disk: Path) -> None:
+def test_a_small_or_full_disk_is_named_before_anything_is_made_and_at_a_later_start(
+    refusal_of: Output, disk: Path
+) -> None:
     """Metrics are mapped into memory, and writing them to a full disk would end the process with SIGBUS."""
-    refusal_of("up", disk / "data")  # leaves secrets
+    data, room = disk / "data", "make room there, or set DATA_DIR to a folder on another disk."
+    ballast = fill(disk)
+    assert refusal_of("up", data) == f"manage.py: {data} is on a full disk: {room}"
+    ballast.unlink()
+    line = refusal_of("up", data)  # leaves secrets
+    assert line.startswith(f"manage.py up: the disk of {data} has 7 MiB left, and 128 are needed: make")
     fill(disk)
-    line = refusal_of("up", disk / "data")
-    assert line.startswith(f"pushserver.full_metrics_dir: The disk of METRICS_DIR ({disk}/data/metrics) is full. Make")
+    line = refusal_of("up", data)
+    assert line.startswith(f"pushserver.full_metrics_dir: The disk of METRICS_DIR ({data}/metrics) is full. Make")
 
 
-def test_a_read_only_disk_is_named(refusal_of: Output, disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
-    assert refusal_of("demo", disk / "data") == (
-        f"manage.py: {disk / 'data'} is on a read-only file system: set DATA_DIR to a folder that can be written."
-    )
-
-
-def test_data_that_became_read_only_are_named(refusal_of: Output, disk: Path) -> None:
+def test_a_read_only_disk_is_named_also_when_it_has_data(refusal_of: Output, disk: Path) -> None:
     refusal_of("up", disk / "data")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)  # noqa: S607
+    assert refusal_of("demo", disk / "other") == (
+        f"manage.py: {disk / 'other'} is on a read-only file system: set DATA_DIR to a folder that can be written."
+    )
     line = refusal_of("up", disk / "data")
     assert line.startswith(
         f"pushserver.unwritable_metrics_dir: METRICS_DIR ({disk}/data/metrics) cannot be written to."

@@ -110,20 +110,21 @@ def asked(servers: Servers, host: str, options: str = "", **environment: str) ->
     return ended.stdout.splitlines()
 
 
-def test_no_client_takes_a_certificate_of_an_unknown_authority(servers: Servers) -> None:
-    assert asked(servers, "localhost") == [*(f"{name} False" for name in NAMES), UNVERIFIED]
+NONE_TAKES_IT = [*(f"{name} False" for name in NAMES), UNVERIFIED]
 
 
-def test_no_client_takes_a_certificate_for_another_name(servers: Servers) -> None:
-    found = asked(servers, "127.0.0.1", SSL_CERT_FILE=str(servers.authority))
-    assert found == [*(f"{name} False" for name in NAMES), UNVERIFIED]
-
-
-def test_every_client_knows_the_authority_of_the_operator(servers: Servers) -> None:
-    found = asked(servers, "localhost", SSL_CERT_FILE=str(servers.authority))
-    assert found == [*(f"{name} True" for name in NAMES), "said "]
-
-
-def test_an_authority_for_redis_alone_is_named_in_its_url(servers: Servers) -> None:
-    found = asked(servers, "localhost", f"?ssl_ca_certs={servers.authority}")
-    assert found[:4] == [f"{name} True" for name in NAMES[:4]]
+@pytest.mark.parametrize(
+    ("host", "trusts", "answers"),
+    [
+        ("localhost", "nothing", NONE_TAKES_IT),
+        ("127.0.0.1", "the authority", NONE_TAKES_IT),  # the certificate is for another name
+        ("localhost", "the authority", [*(f"{name} True" for name in NAMES), "said "]),
+        ("localhost", "it for Redis", [f"{name} True" for name in NAMES[:4]]),
+    ],
+)
+def test_every_client_verifies_certificate_and_name_and_knows_the_authority_of_the_operator(
+    servers: Servers, host: str, trusts: str, answers: list[str]
+) -> None:
+    options = f"?ssl_ca_certs={servers.authority}" if trusts == "it for Redis" else ""
+    environment = {"SSL_CERT_FILE": str(servers.authority)} if trusts == "the authority" else {}
+    assert asked(servers, host, options, **environment)[: len(answers)] == answers

@@ -224,43 +224,29 @@ def test_sessions_without_a_pooler_begin_with_our_settings() -> None:
 
 
 # Versions -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_version_is_the_embedded_one_and_the_oldest_is_that_of_the_oldest_debian() -> None:
+def test_the_tested_versions_are_the_embedded_and_the_installed_one_and_those_that_the_readme_promises(
+    system: EmbeddedPostgres,
+) -> None:
     assert (15, int(EMBEDDED.version)) == (versions.OLDEST, versions.NEWEST)
-
-
-def test_the_tested_versions_are_those_that_the_readme_promises() -> None:
+    assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
     readme = Path(PROJECT, "README.md").read_text(encoding="utf-8")
     assert f"PostgreSQL {versions.OLDEST} to {versions.NEWEST}" in readme
 
 
-def test_the_installed_version_is_a_promised_one(system: EmbeddedPostgres) -> None:
-    assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
-
-
-@pytest.fixture
-def too_old(monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.mark.django_db(transaction=True)
+def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_by_readyz(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The server is the same. The oldest version that the code accepts is raised."""
+    too_old = "is too old: this server needs 99 or newer"
     monkeypatch.setattr(versions, "OLDEST", 99)
     connection.close()
-    return "is too old: this server needs 99 or newer"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query(
-    too_old: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert ask_database()[0].endswith(too_old)
     monkeypatch.setattr("kit.processes.starting.sleep", lambda _: monkeypatch.undo())  # until it is upgraded
     with capture_logs() as logs:
         wait_until_fit()
     assert [entry["event"] for entry in logs] == ["start_waits"]
     assert logs[0]["reason"].endswith(too_old)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_readyz_says_that_a_version_is_too_old(too_old: str) -> None:
-    assert ask_database()[0].endswith(too_old)
 
 
 def test_a_command_refuses_a_version_that_is_too_old_in_one_line(postgres: EmbeddedPostgres) -> None:
@@ -282,23 +268,14 @@ def test_a_version_newer_than_all_tested_ones_is_reported(monkeypatch: pytest.Mo
 # The choice of tests and benchmarks by DATABASE -----------------------------------------------------------------------
 
 
-def test_tests_and_benchmarks_run_on_the_embedded_server_by_default() -> None:
+def test_tests_and_benchmarks_run_on_the_embedded_server_or_the_newest_installed_one(tmp_path: Path) -> None:
     assert installed.chosen({}) == installed.chosen({"DATABASE": "embedded"}) == EMBEDDED
-
-
-def test_another_database_than_these_two_is_refused() -> None:
     with pytest.raises(StartError, match="DATABASE is postgres: it can be embedded or system"):
         installed.chosen({"DATABASE": "postgres"})
-
-
-def test_the_newest_installed_version_is_taken_with_its_own_defaults(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="apt-get install postgresql"):
+        installed.installed(tmp_path)
     for version in ("9", "15", "17"):
         (tmp_path / version / "bin").mkdir(parents=True)
         (tmp_path / version / "bin" / "postgres").touch()
     found = installed.installed(tmp_path)
     assert (found.version, found.folder, found.settings) == ("17", tmp_path / "17" / "bin", {"listen_addresses": ""})
-
-
-def test_a_machine_without_postgresql_gets_the_command_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="apt-get install postgresql"):
-        installed.installed(tmp_path)

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from signal import SIGINT, SIGKILL, SIGTERM
+from signal import SIGINT, SIGTERM
 
 import psutil
 import pytest
@@ -22,12 +22,7 @@ from embedded.supervisor import supervisor as supervisor_module
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import Lines, MergedLog
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
-from embedded.supervisor.supervisor import (
-    Supervisor,
-    describe_exit,
-    failures_in_a_row,
-    restart_delay_seconds,
-)
+from embedded.supervisor.supervisor import Supervisor, failures_in_a_row, restart_delay_seconds
 from kit.errors import StartError
 from kit.metrics.files import Counted
 
@@ -91,7 +86,14 @@ def is_gone(pid):
         return True
 
 
-def test_every_line_carries_the_name_of_its_process():
+@pytest.fixture
+def quick(monkeypatch):
+    """Restart processes after a short pause."""
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
+
+
+# The merged log -------------------------------------------------------------------------------------------------------
+def test_every_line_is_whole_and_carries_the_name_of_its_process_in_its_colour():
     async def scenario(supervisor, stream):
         await supervisor.run(script("one", "print('a'); print(); print('b' * 200_000); print('c', end='')"))
         return stream.getvalue()
@@ -99,26 +101,21 @@ def test_every_line_carries_the_name_of_its_process():
     lines = supervised(scenario).splitlines()
     assert [line[:13] for line in lines] == ["one        | "] * 3
     assert [line[13:] for line in lines] == ["a", "b" * 200_000, "c"]
-
-
-def test_each_name_keeps_its_colour():
-    stream = io.StringIO()
-    log = MergedLog(stream, coloured=True)
+    taken = []
+    pipe = Lines(taken.append)
+    for byte in "eins\nzwei ä\n".encode():
+        pipe.data_received(bytes([byte]))
+    pipe.data_received(b"\xff")
+    pipe.eof_received()
+    assert taken == ["eins", "zwei ä", "\N{REPLACEMENT CHARACTER}"]
+    log = MergedLog(stream := io.StringIO(), coloured=True)
     for name in ("web", "beat", "web"):
         log.write(name, "x")
     colours = re.findall(r"\x1b\[(\d+)m\w", stream.getvalue())
     assert colours[0] == colours[2] != colours[1]
 
 
-TALKER = """
-import time
-while True:
-    print("x", flush=True)
-    time.sleep(0.01)
-"""
-
-
-def test_lines_that_cannot_be_written_are_counted():
+def test_lines_that_cannot_be_written_are_counted_and_end_nothing():
     class Disk(io.StringIO):
         is_full = True
 
@@ -135,85 +132,65 @@ def test_lines_that_cannot_be_written_are_counted():
     log.write("web", "4")
     reported = [line.partition("|")[2].strip() for line in disk.getvalue().splitlines()]
     assert reported == ["3 lines could not be written", "3", "4"]
-
-
-def test_a_full_disk_ends_no_child():
-    async def scenario(full):
-        with Guard() as guard:
-            supervisor = Supervisor(MergedLog(full, coloured=False), guard)
-            await supervisor.start(script("talker", TALKER))
-            await asyncio.sleep(0.5)
-            living = [child.pid for child in supervisor._children if not child.ended.done()]
-            await supervisor.stop()
-            return living
-
-    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
-    assert len(asyncio.run(scenario(full))) == 1
-    with pytest.raises(OSError, match="No space left"):
-        full.close()
-
-
-def test_a_closed_terminal_does_not_end_the_log():
     reading, writing = os.pipe()
     os.close(reading)
-    stream = os.fdopen(writing, "w")
-    MergedLog(stream, coloured=False).write("web", "x")
+    closed_terminal = os.fdopen(writing, "w")
+    MergedLog(closed_terminal, coloured=False).write("web", "x")
     with pytest.raises(BrokenPipeError):
-        stream.close()
+        closed_terminal.close()
 
 
-def test_lines_are_whole_wherever_the_pipe_cut_them():
-    taken = []
-    lines = Lines(taken.append)
-    for byte in "eins\nzwei ä\n".encode():
-        lines.data_received(bytes([byte]))
-    lines.data_received(b"\xff")
-    lines.eof_received()
-    assert taken == ["eins", "zwei ä", "\N{REPLACEMENT CHARACTER}"]
-
-
-def test_restart_delays_double_up_to_a_limit():
+# Restarts -------------------------------------------------------------------------------------------------------------
+def test_restart_delays_double_up_to_a_limit_and_a_healthy_life_begins_anew():
     assert [restart_delay_seconds(failures) for failures in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
+    assert [failures_in_a_row(5, lived_seconds=seconds) for seconds in (1, 60)] == [6, 1]
 
 
-def test_a_healthy_life_restarts_the_count_of_failures():
-    assert failures_in_a_row(5, lived_seconds=1) == 6
-    assert failures_in_a_row(5, lived_seconds=60) == 1
+@pytest.mark.usefixtures("quick")
+def test_a_process_that_dies_or_cannot_be_prepared_again_is_restarted_with_one_line_in_the_log(tmp_path):
+    lives = tmp_path / "lives"
 
-
-def test_exits_are_described_for_people():
-    assert describe_exit(3) == "ended with code 3"
-    assert describe_exit(-9) == "was ended by SIGKILL"
-
-
-def test_a_process_that_dies_is_restarted_with_one_line_in_the_log(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
+    def prepare():  # runs in the child, and each time in another one
+        lives.open("a").write("x")
+        if lives.read_text() == "xx":
+            raise StartError("disk full")
 
     async def scenario(supervisor, stream):
-        await supervisor.start(script("short", "print('alive'); exit(3)"))
-        await appears(stream, r"(?s)(alive.*){3}")
+        await supervisor.start(script("short", "print('alive'); exit(3)", prepare=prepare))
+        await appears(stream, r"(?s)(alive.*){2}")
         return stream.getvalue()
 
     shown = [line for line in supervised(scenario).splitlines() if line.startswith("up ")]
     assert shown[:2] == [
         "up         | short ended with code 3, starting it again in 0.05 s",
-        "up         | short ended with code 3, starting it again in 0.1 s",
+        "up         | short cannot be started (disk full), starting it again in 0.1 s",
     ]
 
 
-def test_a_killed_process_is_restarted_without_its_orphans(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
+def forked(name, target, **facts):
+    """Return a spec whose target runs in a forked child. Its command would fail."""
+    return ProcessSpec(name=name, command=["/nowhere", name], target=target, stop_order=StopOrder.FRONT, **facts)
 
+
+def stay():
+    print("up")
+    time.sleep(60)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("spec", "count"), [(script("it", STUBBORN_FAMILY), 1), (forked("it", stay), 0)])
+def test_a_killed_process_is_restarted_without_its_orphans(spec, count):
     async def scenario(supervisor, stream):
-        await supervisor.start(script("family", STUBBORN_FAMILY))
+        await supervisor.start(spec)
         await appears(stream, "up\n")
-        leader = psutil.Process(pid_of(supervisor, "family"))
-        (orphan,) = leader.children()
+        leader = psutil.Process(pid_of(supervisor, "it"))
+        orphans = leader.children()
         leader.kill()
         await appears(stream, r"(?s)was ended by SIGKILL.*\| up\n")
-        return orphan.pid
+        return [orphan.pid for orphan in orphans]
 
-    assert is_gone(supervised(scenario))
+    orphans = supervised(scenario)
+    assert [is_gone(pid) for pid in orphans] == [True] * count
 
 
 def test_a_process_that_cannot_be_started_is_an_error_of_one_line():
@@ -224,94 +201,73 @@ def test_a_process_that_cannot_be_started_is_an_error_of_one_line():
         supervised(scenario)
 
 
-def test_a_process_that_cannot_be_prepared_again_is_tried_until_it_can(monkeypatch, tmp_path):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.02)
-    lives = tmp_path / "lives"
+# The end --------------------------------------------------------------------------------------------------------------
+SLOW = """
+    import signal, sys, time
+    signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.3), print("stopped", flush=True), sys.exit(0)))
+    print("up", flush=True)
+    while True: time.sleep(1)
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
-    def prepare():  # runs in the child, and each time in another one
-        lives.open("a").write("x")
-        if lives.read_text() == "xx":
-            raise StartError("disk full")
 
+@pytest.mark.parametrize("is_hurried", [False, True])
+def test_processes_are_stopped_in_their_order_and_killed_when_their_time_is_up_or_nobody_waits_for_work(is_hurried):
     async def scenario(supervisor, stream):
-        await supervisor.start(script("disk", "print('alive')", prepare=prepare))
-        await appears(stream, r"(?s)alive.*cannot be started \(disk full\), starting it again.*alive")
-
-    supervised(scenario)
-
-
-def test_processes_are_stopped_in_their_order():
-    code = """
-        import signal, sys, time
-        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), print("stopped", flush=True), sys.exit(0)))
-        print("up", flush=True)
-        while True: time.sleep(1)
-    """
-
-    async def scenario(supervisor, stream):
-        for stop_order in reversed(StopOrder):
-            await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order))
-        await appears(stream, r"(?s)(\| up\n.*){5}")
-        await supervisor.stop()
-        return stream.getvalue()
-
-    stopped = re.findall(r"(\w+) +\| stopped", supervised(scenario))
-    assert stopped == [stop_order.name.lower() for stop_order in StopOrder]
-
-
-def test_a_process_that_does_not_stop_in_time_is_killed_and_named():
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-
-    async def scenario(supervisor, stream):
-        await supervisor.start(script("deaf", code, stop_seconds=0.3))
-        await appears(stream, r"\| up")
-        await supervisor.stop()
-        return stream.getvalue()
-
-    assert "deaf did not stop in time and is killed" in supervised(scenario)
-
-
-def test_hurry_waits_for_data_only():
-    code = """
-        import signal, sys, time
-        signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.5), print("saved", flush=True), sys.exit(0)))
-        print("up", flush=True)
-        while True: time.sleep(1)
-    """
-
-    async def scenario(supervisor, stream):
-        for stop_order in (StopOrder.WORKER, StopOrder.DATABASE):
-            await supervisor.start(script(stop_order.name.lower(), code, stop_order=stop_order, stop_signal=SIGINT))
-        await appears(stream, r"(?s)(\| up\n.*){2}")
-        supervisor.hurry()
+        for order in reversed(StopOrder):
+            await supervisor.start(script(order.name.lower(), SLOW, stop_order=order, stop_signal=SIGINT))
+        await supervisor.start(script("deaf", DEAF, stop_seconds=0.4))
+        await appears(stream, r"(?s)(\| up\n.*){6}")
+        if is_hurried:
+            supervisor.hurry()
         await supervisor.stop()
         return stream.getvalue()
 
     output = supervised(scenario)
-    assert "worker did not stop in time and is killed" in output
-    assert re.findall(r"(\w+) +\| saved", output) == ["database"]
+    awaited = [order for order in StopOrder if order >= StopOrder.BROKER or not is_hurried]
+    assert re.findall(r"(\w+) +\| stopped", output) == [order.name.lower() for order in awaited]
+    assert "deaf did not stop in time and is killed" in output
 
 
-def forked(name, target, **facts):
-    """Return a spec whose target runs in a forked child. Its command would fail."""
-    return ProcessSpec(name=name, command=["/nowhere", name], target=target, stop_order=StopOrder.FRONT, **facts)
-
-
-def lines_of(*specs):
+# Functions in a child -------------------------------------------------------------------------------------------------
+def lines_of(spec):
     async def scenario(supervisor, stream):
-        codes = [await supervisor.run(spec) for spec in specs]
-        return codes, re.findall(r"\| (.*)\n", stream.getvalue())
+        code = await supervisor.run(spec)
+        return code, re.findall(r"\| (.*)\n", stream.getvalue())
 
     return supervised(scenario)
 
 
-def test_a_function_runs_in_a_child_with_the_modules_imported_here():
-    def target():
-        print(re.sub("o", "0", "foo"), os.getppid() == parent, os.getsid(0) == os.getpid())
-        print(psutil.Process().cmdline()[0], file=sys.stderr)
+def test_a_function_runs_in_a_child_with_our_modules_and_nothing_open_of_its_parent(tmp_path):
+    """Otherwise a lock, or a pipe whose end a process waits for, would outlive the supervisor.
 
-    parent = os.getpid()
-    assert lines_of(forked("function", target)) == ([0], ["f00 True True", "pushserver function"])
+    Objects of the parent still exist in the child. Some, such as those of prometheus_client, close their files.
+    """
+
+    async def sleep():
+        await asyncio.sleep(0.01)
+        os.kill(os.getpid(), SIGINT)
+        await asyncio.sleep(10)
+
+    def target():
+        print(re.sub("o", "0", "foo"), os.environ["WHOSE"], threading.active_count())
+        print(os.getppid() == parent, os.getsid(0) == os.getpid(), psutil.Process().cmdline()[0], file=sys.stderr)
+        print({str(link.readlink()) for link in Path("/proc/self/fd").glob("[0-9]*") if link.is_char_device()})
+        print(str(tmp_path) in str([link.readlink() for link in Path("/proc/self/fd").glob("[0-9]*") if link.exists()]))
+        with (tmp_path / "own").open("w") as own:
+            held.close()
+            own.write("written")
+        print((tmp_path / "own").read_text())
+        with suppress(KeyboardInterrupt):
+            asyncio.run(sleep())
+        print("interrupted")
+
+    parent, before = os.getpid(), threading.active_count()
+    with (tmp_path / "lock").open("w") as held:
+        code, lines = lines_of(forked("function", target, environment={"WHOSE": "mine"}))
+    assert lines[:2] == ["f00 mine 1", "True True pushserver function"]
+    assert (code, lines[2:]) == (0, ["{'/dev/null'}", "False", "written", "interrupted"])
+    assert ("WHOSE" in os.environ, threading.active_count()) == (False, before)  # only one thread may fork
 
 
 @pytest.mark.parametrize(
@@ -325,74 +281,32 @@ def test_a_function_runs_in_a_child_with_the_modules_imported_here():
     ],
 )
 def test_a_function_ends_like_a_program(target, code, last_line):
-    codes, lines = lines_of(forked("function", target))
-    assert codes == [code]
+    ended, lines = lines_of(forked("function", target))
+    assert ended == code
     assert lines[-1:] == ([last_line] if last_line else [])
 
 
-def test_a_function_sees_the_environment_of_its_process_only():
-    spec = forked("function", lambda: print(os.environ["WHOSE"]), environment={"WHOSE": "mine"})
-    assert lines_of(spec) == ([0], ["mine"])
-    assert "WHOSE" not in os.environ
-
-
-def test_a_child_holds_nothing_open_that_its_parent_has_opened(tmp_path):
-    """Otherwise a lock, or a pipe whose end a process waits for, would outlive the supervisor."""
+def test_a_child_counts_in_files_of_its_own(settings):
+    """The counter is inherited in memory, where both processes could write to the same file."""
+    counter = Counter("forked", "A test.")
+    counter.inc(2)
 
     def target():
-        print({str(link.readlink()) for link in Path("/proc/self/fd").glob("[0-9]*") if link.is_char_device()})
-        print(str(tmp_path) in str([link.readlink() for link in Path("/proc/self/fd").glob("[0-9]*") if link.exists()]))
+        counter.inc(40)
+        print(sorted(file.name for file in settings.METRICS_DIR.glob(f"counter_{os.getpid()}.db")) != [])
 
-    with (tmp_path / "lock").open("w"):
-        _, lines = lines_of(forked("function", target))
-    assert lines == ["{'/dev/null'}", "False"]
-
-
-def test_objects_of_the_parent_close_no_file_of_the_child(tmp_path):
-    """Objects of the parent still exist in the child. Some, such as those of prometheus_client, close their files."""
-
-    def target():
-        with (tmp_path / "own").open("w") as own:
-            held.close()
-            own.write("written")
-        print((tmp_path / "own").read_text())
-
-    with (tmp_path / "lock").open("w") as held:
-        assert lines_of(forked("function", target)) == ([0], ["written"])
+    try:
+        assert lines_of(forked("function", target)) == (0, ["True"])
+        counted = {
+            sample.name: sample.value for family in Counted(settings.METRICS_DIR).collect() for sample in family.samples
+        }
+        assert counter._value.get() == 2
+        assert counted["forked_total"] == 42
+    finally:
+        REGISTRY.unregister(counter)
 
 
-def test_a_child_runs_an_event_loop_of_its_own_and_can_be_interrupted():
-    async def sleep():
-        await asyncio.sleep(0.01)
-        print("slept")
-        os.kill(os.getpid(), SIGINT)
-        await asyncio.sleep(10)
-
-    def target():
-        try:
-            asyncio.run(sleep())
-        except KeyboardInterrupt:
-            print("interrupted")
-
-    assert lines_of(forked("function", target)) == ([0], ["slept", "interrupted"])
-
-
-def test_a_function_that_is_killed_is_run_again(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
-
-    def target():
-        print("alive")
-        time.sleep(60)
-
-    async def scenario(supervisor, stream):
-        await supervisor.start(forked("function", target))
-        await appears(stream, r"\| alive")
-        psutil.Process(pid_of(supervisor, "function")).kill()
-        await appears(stream, r"(?s)was ended by SIGKILL.*\| alive")
-
-    supervised(scenario)
-
-
+# Replacements ---------------------------------------------------------------------------------------------------------
 READY = """
     import os, signal, sys, time
     signal.signal(signal.SIGTERM, lambda *_: (print(WHO, "leaves", flush=True), sys.exit(0)))
@@ -408,32 +322,22 @@ def who(name, **facts):
     return script("worker", f"WHO = {name!r}\n" + textwrap.dedent(READY), **facts)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("announces_ready", [True, False])
-def test_a_process_is_replaced_by_a_ready_one_if_it_announces_that(announces_ready):
+def test_a_process_is_replaced_by_a_ready_one_if_it_announces_that_and_is_not_restarted_itself(announces_ready):
     async def scenario(supervisor, stream):
         await supervisor.start(who("old", announces_ready=announces_ready))
         await appears(stream, "old is ready")
         await supervisor.replace(who("new", announces_ready=announces_ready))
         await appears(stream, "new is ready")
-        assert len(supervisor._children) == 1
-        return re.findall(r"\| (.*)\n", stream.getvalue())
+        psutil.Process(pid_of(supervisor, "worker")).kill()
+        await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
+        return re.findall(r"worker +\| (.*)\n", stream.getvalue())
 
     overlapping = ["new starts", "new is ready", "old leaves"]
     apart = ["old leaves", "new starts", "new is ready"]
-    assert supervised(scenario)[2:] == (overlapping if announces_ready else apart)
-
-
-def test_the_replacement_is_restarted_and_the_replaced_process_is_not(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_SECONDS", 0.05)
-
-    async def scenario(supervisor, stream):
-        await supervisor.start(who("old", announces_ready=True))
-        await supervisor.replace(who("new", announces_ready=True))
-        psutil.Process(pid_of(supervisor, "worker")).kill()
-        await appears(stream, "(?s)old leaves.*SIGKILL, starting it again.*new is ready")
-        return stream.getvalue()
-
-    assert supervised(scenario).count("old starts") == 1
+    again = ["new starts", "new is ready"]
+    assert supervised(scenario)[2:] == [*(overlapping if announces_ready else apart), *again]
 
 
 @pytest.mark.parametrize("announces_ready", [True, False])
@@ -465,49 +369,25 @@ def test_a_process_whose_replacement_fails_stays():
     supervised(scenario)
 
 
-def test_a_supervisor_has_one_thread():
-    """A process with a second thread cannot fork safely."""
-
-    async def scenario(supervisor, stream):
-        await supervisor.start(script("program", "print('up')"))
-        await supervisor.run(forked("function", lambda: print(threading.active_count())))
-        await appears(stream, r"function +\| 1\n")
-        return threading.active_count()
-
-    before = threading.active_count()
-    assert supervised(scenario) == before
+# SIGKILL --------------------------------------------------------------------------------------------------------------
+PROGRAM, FUNCTION = "None", "lambda: exec(FAMILY, {})"
 
 
-def test_a_child_counts_in_files_of_its_own(settings):
-    """The counter is inherited in memory, where both processes could write to the same file."""
-    counter = Counter("forked", "A test.")
-    counter.inc(2)
-
-    def target():
-        counter.inc(40)
-        print(sorted(file.name for file in settings.METRICS_DIR.glob(f"counter_{os.getpid()}.db")) != [])
-
-    try:
-        assert lines_of(forked("function", target)) == ([0], ["True"])
-        counted = {
-            sample.name: sample.value for family in Counted(settings.METRICS_DIR).collect() for sample in family.samples
-        }
-        assert counter._value.get() == 2
-        assert counted["forked_total"] == 42
-    finally:
-        REGISTRY.unregister(counter)
-
-
-@pytest.mark.parametrize("number", [SIGKILL, SIGTERM])
-@pytest.mark.parametrize("target", ["None", "lambda: exec(FAMILY, {})"])
-def test_nothing_outlives_a_supervisor_that_is_killed(target, number, tmp_path):
-    """It is killed while a child of its child ignores SIGTERM."""
+@pytest.mark.parametrize(("target", "has_guard"), [(PROGRAM, True), (PROGRAM, False), (FUNCTION, False)])
+def test_nothing_outlives_a_supervisor_that_is_killed(target, has_guard, tmp_path):
+    """A child of its child ignores SIGTERM. That one stays when the guard is killed at the same moment."""
     with living_supervisor(target, tmp_path) as parent:
         family = parent.children(recursive=True)
-        assert len(family) == 3  # guard, leader, grandchild
-        parent.send_signal(number)
-        parent.wait()
-        wait_until(lambda: all(is_gone(member.pid) for member in family))
+        guard, leader = parent.children()
+        assert len(family) == 3
+        for each in [parent] if has_guard else [guard, parent]:
+            each.kill()
+        try:
+            wait_until(lambda: all(is_gone(member.pid) for member in (family if has_guard else [leader])))
+        finally:
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
 
 
 @contextmanager
@@ -534,21 +414,6 @@ def living_supervisor(target, tmp_path):
     wait_until(lambda: "up" in (tmp_path / "out").read_text(encoding="utf-8"))
     yield parent
     parent.wait()
-
-
-@pytest.mark.parametrize("target", ["None", "lambda: exec(FAMILY, {})"])
-def test_children_end_when_supervisor_and_guard_are_killed_at_once(target, tmp_path):
-    with living_supervisor(target, tmp_path) as parent:
-        family = parent.children(recursive=True)
-        guard, leader = parent.children()
-        for each in (guard, parent):
-            each.kill()
-        try:
-            wait_until(lambda: is_gone(leader.pid))
-        finally:
-            for each in family:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
 
 
 def wait_until(condition, seconds=15):
