@@ -2,22 +2,11 @@
 
 import os
 import time
-from dataclasses import replace
 
 import pytest
 
 from tests.rig.network import Network, android, new_identity, unregistered_phone
-from waku_bridge.client import (
-    Notified,
-    Outcome,
-    Preferences,
-    RegisteringClient,
-    SendingClient,
-    Standing,
-    Timeouts,
-    dump_state,
-    load_state,
-)
+from waku_bridge.client import Notified, Outcome, Preferences, SendingClient, Timeouts
 
 QUICK = Timeouts(gather_seconds=0)
 
@@ -50,30 +39,6 @@ def test_a_contact_code_spares_the_query(network: Network, sender: SendingClient
     assert network.rows(queries, since_ns / 1e9) == [(0,)]
 
 
-def test_a_contact_learns_a_sealed_token_from_the_contact_code_and_a_stranger_does_not(network: Network) -> None:
-    contact = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
-    outsider = SendingClient(new_identity(), os.urandom, timeouts=QUICK)
-    address = android()
-    phone = network.phone(address, Preferences(contacts_only=True, contacts=(contact.identity.pub33,)))
-    assert network.follow(contact, phone)
-    assert _outcomes(network.send(contact, phone)) == [Outcome.NOTIFIED]
-    nothing = network.send(outsider, phone)
-    assert nothing.installations == ()
-    assert nothing.answer_count == 1
-    assert len(network.pushes_to(address)) == 1
-
-
-def test_a_removed_contact_cannot_notify_any_more(network: Network, sender: SendingClient) -> None:
-    address, friend = android(), new_identity()
-    both = Preferences(contacts_only=True, contacts=(sender.identity.pub33, friend.pub33))
-    phone = network.phone(address, both)
-    assert network.send(sender, phone).is_notified
-    phone.change(address, replace(both, contacts=(friend.pub33,)))
-    network.register(phone)
-    assert _outcomes(network.send(sender, phone)) == [Outcome.WRONG_TOKEN]
-    assert len(network.pushes_to(address)) == 1
-
-
 @pytest.mark.requirement("N9")
 def test_a_sender_whose_token_is_outdated_finds_the_new_one_by_itself(network: Network, sender: SendingClient) -> None:
     old, new = android(), android()
@@ -97,17 +62,6 @@ def test_two_phones_of_one_user_are_notified_once_each_by_one_request(network: N
     notified = {settled.installation_id for settled in result.installations}
     assert notified == {first.installation_id, second.installation_id}
     assert len(network.pushes_to(first_address)) == len(network.pushes_to(second_address)) == 1
-
-
-@pytest.mark.requirement("R15")
-def test_a_phone_remembers_across_a_restart(network: Network, sender: SendingClient) -> None:
-    phone = network.phone(android())
-    revived = RegisteringClient(phone.identity, load_state(dump_state(phone.state)), os.urandom)
-    address = android()
-    revived.change(address)
-    assert network.register(revived) is Standing.ACCEPTED
-    network.send(sender, revived)
-    assert len(network.pushes_to(address)) == 1
 
 
 @pytest.mark.requirement("M1", "M3")

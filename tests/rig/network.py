@@ -5,7 +5,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -160,10 +160,6 @@ class Network:
             timeout_seconds=TIMEOUT_SECONDS,
         )
         return self._run(asking)
-
-    def live(self, phone: RegisteringClient, is_done: Callable[[], bool]) -> None:
-        """Run the phone's reference client until ``is_done``."""
-        assert self._run(self._session.drive(phone, is_done, timeout_seconds=TIMEOUT_SECONDS))
 
     def follow(self, sender: SendingClient, phone: RegisteringClient) -> tuple[Destination, ...]:
         """Return the destinations that a sender finds in the phone's contact code."""

@@ -318,16 +318,6 @@ def test_a_success_that_comes_too_late_corrects_the_outcome(sender: SendingClien
     assert sender.subscriptions() == {}
 
 
-@pytest.mark.requirement("N9")
-def test_a_wrong_token_leads_to_a_query_and_a_request_with_the_new_token(sender, server) -> None:
-    world = World(server)
-    _look_up(world, sender)
-    server.enrol(CLIENT, UUID, NEW_TOKEN, version=2)
-    _notify(world, sender)
-    assert [type(message.body) for message in server.received] == [Query, PushRequest, Query, PushRequest]
-    assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
-
-
 @pytest.mark.requirement("N9", "N10")
 @pytest.mark.parametrize(
     ("error", "outcome", "count"),
@@ -380,6 +370,7 @@ def test_reports_in_parts_are_merged(sender: SendingClient, server: ModelServer)
     assert [each.outcome for each in sender.result(CLIENT.pub33, MESSAGE_ID).installations] == [Outcome.NOTIFIED] * 2
 
 
+@pytest.mark.requirement("N9")
 def test_devices_with_outdated_tokens_wait_for_the_same_query(sender: SendingClient, server: ModelServer) -> None:
     server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     world = World(server)

@@ -155,15 +155,6 @@ def test_a_message_that_the_node_refused_is_an_error_and_is_published_when_it_is
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
 
 
-def test_looking_a_client_up_returns_all_its_destinations_or_raises(node: Node, server: ModelServer) -> None:
-    sender = _sender()
-    with pytest.raises(NoAnswer):
-        _run(node, lambda session: session.look_up(_sender(), CLIENT.pub33, timeout_seconds=0.1))
-    server.enrol(CLIENT, UUID, ACCESS_TOKEN)
-    (found,) = _run(node, lambda session: session.look_up(sender, CLIENT.pub33))
-    assert (found.server, found.installation_id, found.access_token) == (SERVER.pub33, UUID, ACCESS_TOKEN)
-
-
 def test_two_tasks_that_notify_about_the_same_message_notify_once(node: Node, server: ModelServer) -> None:
     server.enrol(CLIENT, UUID, ACCESS_TOKEN)
     sender = _sender()
