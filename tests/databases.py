@@ -38,8 +38,9 @@ PUT_BACK = """
     DECLARE name text; filled boolean; kept boolean;
     BEGIN
         FOR name, kept IN
-            SELECT tablename, to_regclass(format('tests.%I', tablename)) IS NOT NULL FROM pg_tables
-            WHERE schemaname = 'public'
+            SELECT relname, copy IS NOT NULL FROM pg_class, to_regclass(format('tests.%I', relname)) AS copy
+            WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+                AND (copy IS NOT NULL OR pg_relation_size(pg_class.oid) > 0)  -- most partitions never had a row
         LOOP
             EXECUTE format('SELECT EXISTS (SELECT FROM public.%I)', name) INTO filled;
             IF filled THEN

@@ -26,7 +26,7 @@ from notifications.queues import queues
 from notifications.queues.claim import Claim, Done, claim
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from notifications.rules.transitions import DUE
-from tests.factories import make_channel, make_notification, make_registration, make_route
+from tests.rig.rows import make_channel, make_notification, make_registration, make_route
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=120)

@@ -1,6 +1,7 @@
 """Documents: what they name exists, pages made from the code are as the code is, and none has too many words."""
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -45,19 +46,6 @@ def headings(path: Path) -> frozenset[str]:
     return frozenset(map(anchor, re.findall(r"^#+ (.*)$", prose, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_each_link_leads_to_a_page_and_a_heading(path: Path) -> None:
-    lost = []
-    for target in LINK.findall(FENCED.sub("", text_of(path))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        file, _, anchor = target.partition("#")
-        page = (path.parent / file).resolve() if file else path
-        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in headings(page)):
-            lost.append(target)
-    assert lost == []
-
-
 def commands(path: Path) -> Iterator[str]:
     """Yield each fenced block, and what stands between backticks."""
     text = text_of(path)
@@ -67,47 +55,58 @@ def commands(path: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", FENCED.sub("", text))
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_each_command_and_target_exists(path: Path) -> None:
+def lost_links(path: Path) -> Iterator[str]:
+    """Yield the links that lead to no page or heading."""
+    for target in LINK.findall(FENCED.sub("", text_of(path))):
+        if not re.match(r"[a-z]+:", target):
+            file, _, anchor = target.partition("#")
+            page = (path.parent / file).resolve() if file else path
+            if not page.exists() or (anchor and page.suffix == ".md" and anchor not in headings(page)):
+                yield target
+
+
+def unknown_commands(path: Path) -> set[str]:
+    """Return the commands of `manage.py` and the targets of make that do not exist."""
     made = set(re.findall(r"^([a-z][\w-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
-    known = set(get_commands())
     texts = list(commands(path))
     named = {name for text in texts for name in re.findall(r"manage(?:\.py| ) ?([a-z][a-z_]+)\b", text)}
     targets = {name for text in texts for name in re.findall(r"(?:^|\n|&& |; |\$ )make ([a-z][\w-]*)", text)}
-    assert (named - known, targets - made) == (set(), set())
+    return (named - get_commands().keys()) | (targets - made)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_each_file_of_this_repository_exists(path: Path) -> None:
+def missing_files(path: Path) -> set[str]:
     if "decisions" in path.parts or path.name == "CHANGELOG.md":
-        return  # they tell what was, too
+        return set()  # they tell what was, too
     named = {name for text in commands(path) for name in A_FILE.findall(text)}
-    assert [name for name in sorted(named) if not (ROOT / name).exists() and not _is_example(name)] == []
+    return {name for name in named if not ((ROOT / name).exists() or "NAME" in name or name.startswith(MADE))}
 
 
-def _is_example(name: str) -> bool:
-    return "NAME" in name or name.startswith(MADE)
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_each_test_that_a_page_names_exists(path: Path) -> None:
+def missing_tests(path: Path) -> set[tuple[str, str]]:
     named = set(re.findall(r"`([\w/]+\.py)::(?:\w+::)?(\w+)`", text_of(path)))
-    assert {(file, name) for file, name in named if f"def {name}(" not in text_of(ROOT / file)} == set()
+    return {(file, name) for file, name in named if f"def {name}(" not in text_of(ROOT / file)}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
-def test_each_variable_that_a_command_sets_is_read(path: Path) -> None:
-    sources = [ROOT / "pushserver" / "settings.py", ROOT / "compose.yaml", ROOT / "Makefile", ROOT / "conftest.py"]
-    sources += [*(ROOT / "requirements").glob("*.sh"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*")]
-    read = _words(tuple(sources))
+def unread_variables(path: Path) -> set[str]:
+    """Return the variables that a command sets and nothing reads."""
     named = {name for text in commands(path) for name in re.findall(r"(?<![\w-])([A-Z][A-Z0-9]*_[A-Z0-9_]+)=", text)}
-    assert {name for name in named if name.removesuffix("_FILE") not in read and not OF_OTHERS.match(name)} == set()
+    return {name for name in named if name.removesuffix("_FILE") not in variables() and not OF_OTHERS.match(name)}
 
 
 @cache
-def _words(files: tuple[Path, ...]) -> frozenset[str]:
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+def variables() -> frozenset[str]:
+    """Return every word of the code that may be the name of a variable."""
+    sources = [ROOT / "pushserver" / "settings.py", ROOT / "compose.yaml", ROOT / "Makefile", ROOT / "conftest.py"]
+    sources += [*(ROOT / "requirements").glob("*.sh"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*")]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in sources if file.is_file()]
     return frozenset(re.findall(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", "\n".join(texts)))
+
+
+CHECKS = (lost_links, unknown_commands, missing_files, missing_tests, unread_variables)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_each_link_command_file_test_and_variable_that_a_document_names_exists(path: Path) -> None:
+    assert {check.__name__: wrong for check in CHECKS if (wrong := [*check(path)])} == {}
 
 
 # Pages that are made from the code ------------------------------------------------------------------------------------
@@ -130,6 +129,13 @@ def test_a_page_that_is_made_from_the_code_is_as_the_code_is(name: str, page: Ca
 def test_the_page_about_figures_has_each_column_of_a_table(table: Table) -> None:
     """Its formulas are those of recompute.sql, whose figures `spark_reports` compares with the reports."""
     assert_documented(table)
+
+
+def test_the_page_of_the_architecture_draws_the_layers_of_the_import_contract() -> None:
+    contracts = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    [layers] = [each["layers"] for each in contracts if each["name"] == "Messages flow one way"]
+    drawings = [block for _, block in FENCED.findall(text_of(ROOT / "docs/architecture.md"))]
+    assert layers in [[re.split(r"\s{2,}", line)[0] for line in drawing.splitlines()] for drawing in drawings]
 
 
 @pytest.mark.parametrize("requirement", conformance.requirements(REQUIREMENTS), ids=lambda each: each["id"])
@@ -201,7 +207,10 @@ def test_guides_and_readme_stay_within_their_word_limit(pages: list[Path], maxim
     assert sum(map(words, pages)) <= maximum, count
 
 
-def test_sixty_questions_are_answered_each_by_a_heading() -> None:
-    rows = re.findall(r"^\| .*\? \| (.*) \|$", text_of(ROOT / "docs" / "README.md"), re.MULTILINE)
+def test_the_start_page_names_every_page_and_answers_sixty_questions_each_by_a_heading() -> None:
+    start = ROOT / "docs" / "README.md"
+    named = set(re.findall(r"\]\(([\w-]+)\.md(?:#[\w-]+)?\)", text_of(start)))
+    assert named == {file.stem for file in start.parent.glob("*.md")} - {"README"}
+    rows = re.findall(r"^\| .*\? \| (.*) \|$", text_of(start), re.MULTILINE)
     assert len(rows) > 60
     assert [row for row in rows if not all("#" in target for target in LINK.findall(row))] == []

@@ -21,8 +21,8 @@ from kit.processes.starting import wait_until_fit
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, RegistrationEvent
 from spark_reports.running.runs import RunError, run_reports
-from tests import factories
 from tests.delivering import DeliveryProcess, make_due
+from tests.rig import rows
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.models import Device
 
@@ -43,13 +43,13 @@ def host_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
 @pytest.mark.django_db
 def test_deletion_and_expiry_go_by_the_clock_of_the_database(host_clock, settings: LazySettings) -> None:
     settings.CANARY_PERIOD_SECONDS = 0
-    factories.make_registration()
-    factories.make_registration(state=Registration.State.UNREGISTERED, route=None)
-    factories.make_event()
-    factories.make_answered_request()
-    factories.make_envelope(state=InboundEnvelope.State.PROCESSED)
-    factories.make_device()
-    factories.make_device(state=Device.State.EXPIRED, ended_at=REAL_NOW())
+    rows.make_registration()
+    rows.make_registration(state=Registration.State.UNREGISTERED, route=None)
+    rows.make_event()
+    rows.make_answered_request()
+    rows.make_envelope(state=InboundEnvelope.State.PROCESSED)
+    rows.make_device()
+    rows.make_device(state=Device.State.EXPIRED, ended_at=REAL_NOW())
     everything = [Registration, RegistrationEvent, NotificationRequest, InboundEnvelope, Device]
     before = [list(model.objects.order_by("pk").values()) for model in everything]
     host_clock(AHEAD)

@@ -19,8 +19,8 @@ from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from tests.batches import Process
-from tests.factories import make_envelope, make_notification, make_reply, make_request
 from tests.plans import generic_plan
+from tests.rig.rows import make_envelope, make_notification, make_reply, make_request
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")

@@ -13,7 +13,7 @@ from notifications.models import TRANSITIONS, Attempt, Notification, Notificatio
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Registration, Route
-from tests import factories
+from tests.rig import rows
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.models import Device
@@ -48,7 +48,7 @@ def test_a_made_up_month_is_one_that_the_server_could_have_written_and_more_can_
     notifications_have_ended_or_have_a_next_step()
     a_request_leads_to_its_envelope_and_its_reply()
     the_first_users_are_found_by_their_chat_keys()
-    factories.make_attempt(factories.make_notification(route=factories.make_registration().route))
+    rows.make_attempt(rows.make_notification(route=rows.make_registration().route))
 
 
 def routes_and_tokens_are_those_of_active_registrations_and_devices() -> None:
@@ -94,7 +94,7 @@ def test_a_database_with_data_and_a_server_with_a_gorush_are_left_alone(
 ) -> None:
     settings.GORUSH_URLS = urls
     if not urls:
-        factories.make_dead_letter()
+        rows.make_dead_letter()
 
     with pytest.raises(CommandError, match=reason):
         call_command("seed_bench", registrations=1000, attempts=2000)

@@ -17,7 +17,7 @@ from notifications.models import Attempt, Channel, Notification, NotificationReq
 from notifications.rules.deadlines import GRACE
 from notifications.rules.reports import unpack
 from tests.delivering import APP, DeliveryProcess, Gate, RecordingGateway, make_due, prove
-from tests.factories import make_registration, make_route
+from tests.rig.rows import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"

@@ -12,7 +12,7 @@ from notifications.models import Channel, Queue
 from notifications.queues import halts
 from registrations.models import Route
 from tests.delivering import APP, prove
-from tests.factories import make_channel, make_halt, make_route
+from tests.rig.rows import make_channel, make_halt, make_route
 
 pytestmark = pytest.mark.django_db
 PAGES = "/admin/notifications/channel/"

@@ -30,8 +30,8 @@ from notifications.messages import Outcome, ReportError
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.transitions import end
 from tests.delivering import DeliveryProcess, RecordingGateway, make_due
-from tests.factories import make_notification, make_request
 from tests.plans import generic_plan
+from tests.rig.rows import make_notification, make_request
 
 pytestmark = pytest.mark.django_db
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)

@@ -39,7 +39,7 @@ from tests.delivering import (
     send,
     take,
 )
-from tests.factories import make_notification, make_registration, make_request, make_route
+from tests.rig.rows import make_notification, make_registration, make_request, make_route
 from tests.threads import at_once
 
 State = Notification.State

@@ -11,7 +11,7 @@ from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.routes import point
 from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, other_session, recorded
-from tests.factories import make_registration, make_route
+from tests.rig.rows import make_registration, make_route
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)

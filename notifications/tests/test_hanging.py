@@ -29,7 +29,7 @@ from tests.delivering import (
     other_session,
     prove,
 )
-from tests.factories import make_registration, make_route
+from tests.rig.rows import make_registration, make_route
 from tests.statements import before_each_statement
 from tests.threads import at_once
 

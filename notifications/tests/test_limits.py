@@ -11,7 +11,7 @@ from notifications.models import Attempt, Notification
 from notifications.queues.tests.test_admission import NOW, TOKEN, ask, reported, verdicts
 from notifications.rules.policy import Verdict
 from tests.delivering import claimed
-from tests.factories import make_registration
+from tests.rig.rows import make_registration
 from tests.statements import statements
 
 State = Notification.State

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from notifications.models import Notification
 from tests.delivering import LONG_AGO, DeliveryProcess, fresh, make_due
-from tests.factories import make_attempt, make_notification, make_request
+from tests.rig.rows import make_attempt, make_notification, make_request
 
 State = Notification.State
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from notifications import retention
 from notifications.models import Attempt, Notification, NotificationRequest
-from tests import factories
+from tests.rig import rows
 from tests.statements import statements
 
 NOW = timezone.now()
@@ -32,8 +32,8 @@ def left() -> list[int]:
 
 
 def make_ended(state: str = "delivered", *, at=OLD, ended_at=None) -> Notification:
-    request = factories.make_answered_request(at=at)
-    return factories.make_notification(request=request, state=state, at=at, finished_at=ended_at or at)
+    request = rows.make_answered_request(at=at)
+    return rows.make_notification(request=request, state=state, at=at, finished_at=ended_at or at)
 
 
 def purge() -> None:
@@ -50,14 +50,14 @@ def test_a_day_is_dropped_with_everything_that_ended_on_it(state: Notification.S
 
 @pytest.mark.parametrize("state", OPEN)
 def test_an_old_notification_under_way_stays_and_so_does_its_request(state: Notification.State) -> None:
-    request = factories.make_answered_request(at=OLD)
-    factories.make_notification(request=request, state=state, at=OLD)
+    request = rows.make_answered_request(at=OLD)
+    rows.make_notification(request=request, state=state, at=OLD)
     purge()
     assert left() == [1, 1]
 
 
 def test_an_old_request_that_waits_for_its_answer_stays() -> None:
-    factories.make_request(at=OLD)
+    rows.make_request(at=OLD)
     purge()
     assert left() == [1, 0]
 
@@ -72,7 +72,7 @@ def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_l
 
 
 def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
-    attempts = [factories.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
+    attempts = [rows.make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
     purge()
     assert list(Attempt.objects.order_by("pk")) == attempts[1:]
     for table in retention.BY_DAY:
@@ -83,7 +83,7 @@ def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
 def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
     def sent_for(number: int) -> list[str]:
         for _ in range(number):
-            factories.make_attempt(make_ended())
+            rows.make_attempt(make_ended())
         with statements() as sent:
             purge()
         assert left() == [0, 0]
@@ -103,7 +103,7 @@ def test_rows_under_way_are_searched_only_when_requests_would_be_dropped() -> No
     with statements() as sent:
         purge()
     assert retention._OLDEST not in sent
-    factories.make_answered_request(at=OLD - 2 * DAY)
+    rows.make_answered_request(at=OLD - 2 * DAY)
     with statements() as sent:
         purge()
     assert retention._OLDEST in sent

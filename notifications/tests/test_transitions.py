@@ -10,7 +10,7 @@ from kit.db.statements import fetch
 from notifications.models import TRANSITIONS, Notification
 from notifications.rules.transitions import DUE, OPEN, end, move
 from tests.delivering import NOW, make_due, other_session
-from tests.factories import make_notification
+from tests.rig.rows import make_notification
 from tests.statements import WAITS_HERE
 
 State = Notification.State

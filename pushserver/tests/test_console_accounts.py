@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from pushserver.console.accounts.passwords import NoWordOfOurs
 from pushserver.console.accounts.second_factor import KEY_IN_SESSION
 from pushserver.models import AccessRecord
-from tests import factories
+from tests.rig import rows
 
 PASSWORD = "correct horse battery staple"
 LOGIN = "/admin/login/"
@@ -202,8 +202,8 @@ def test_logins_are_logged_and_never_the_name_of_a_failed_one(client: Client, pe
 
 
 def test_every_opened_row_is_noted_with_who_opened_it(admin_client: Client) -> None:
-    registration = factories.make_registration()
-    envelope = factories.make_envelope()
+    registration = rows.make_registration()
+    envelope = rows.make_envelope()
 
     admin_client.get("/admin/registrations/registration/")
     admin_client.get(f"/admin/registrations/registration/{registration.pk}/change/")

@@ -9,7 +9,7 @@ from django.test import Client, RequestFactory
 
 from pushserver.console.frame.menu import menu
 from pushserver.roles import seed_roles
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 
 pytestmark = pytest.mark.django_db
 AT_FIRST_SIGHT = {

@@ -7,7 +7,7 @@ from django.test import Client
 from structlog.testing import capture_logs
 
 from pushserver.console import labels
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 
 TYPED = "zQ3shSomethingSomebodyTyped"
 pytestmark = pytest.mark.django_db

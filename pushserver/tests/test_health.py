@@ -42,7 +42,7 @@ from pushserver.indicators.kinds import server
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import Incident, ServerStart
 from pushserver.tasks import count_traffic
-from tests import factories
+from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
 from tests.workers import a_batch_worker, a_bridge
@@ -138,8 +138,8 @@ def test_browsers_that_came_by_https_are_told_to_come_by_nothing_else(client: Cl
 def test_a_table_that_fills_makes_its_indicator_yellow(settings: LazySettings) -> None:
     settings.XMPP_COMPONENT_JID = "push.montague.test"
     for _ in range(4):
-        factories.make_registration()
-    factories.make_device()
+        rows.make_registration()
+    rows.make_device()
     for registrations, devices, filling in ((6, 2, set()), (5, 2, {"registrations"}), (6, 1, {"xmpp-devices"})):
         settings.MAX_REGISTRATIONS, settings.XMPP_MAX_DEVICES = registrations, devices
         found = indicators()
@@ -175,7 +175,7 @@ def test_a_full_disk_that_a_task_met_is_the_reason_also_when_postgresql_has_ende
     assert client.get("/readyz").status_code == 200
     with connection.cursor() as cursor, full_disk("pushserver_trafficminute"):
         cursor.execute("DELETE FROM pushserver_trafficminute")
-        factories.make_request()
+        rows.make_request()
         with pytest.raises(Ignore):
             count_traffic()
         if then == "it is away":
@@ -512,7 +512,7 @@ def test_a_store_that_was_read_since_the_check_is_fine(settings: LazySettings) -
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
     away = (Complaint(UNREACHABLE, "it does not answer", "why", "Start it."),)
     now = datetime.now(UTC)
-    factories.make_watermark(node=store, watermark_at=now)
+    rows.make_watermark(node=store, watermark_at=now)
     NODE_NOTICES.save(Notice(store, now + timedelta(seconds=1), away, {}, None))
     assert indicators()["store-store.test:8645"].sentence == "it does not answer"
     NODE_NOTICES.save(Notice(store, now - timedelta(seconds=1), away, {}, None))
@@ -523,7 +523,7 @@ def test_a_store_that_was_read_since_the_check_is_fine(settings: LazySettings) -
 def test_a_node_that_is_only_asked_for_its_store_is_watched_too(settings: LazySettings) -> None:
     store = "http://store.test:8645"
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
-    factories.make_watermark(node=store)
+    rows.make_watermark(node=store)
     assert indicators()["store-store.test:8645"].sentence == "is read; its configuration was not checked lately"
     NODE_NOTICES.save(Notice(store, NOW, (Complaint("wrong", "this is off", "why", "todo"),), {"wrong": NOW}, None))
     assert indicators()["store-store.test:8645"].sentence == "this is off"
@@ -561,7 +561,7 @@ def test_a_key_that_clients_do_not_know_is_red_until_it_is_back_or_staff_acknowl
     assert indicators()["key"].state == State.GREEN  # nobody has registered with the old one
 
     with_keys(OLD)
-    factories.make_grant(server_public_key=server_identity().pub33)
+    rows.make_grant(server_public_key=server_identity().pub33)
     with_keys(NEW)
     assert indicators()["key"].state == State.RED
     with_keys(OLD)
@@ -578,7 +578,7 @@ def test_a_key_that_clients_do_not_know_is_red_until_it_is_back_or_staff_acknowl
 @pytest.mark.django_db(transaction=True)
 def test_a_key_that_is_lost_after_months_without_a_restart_is_red(with_keys: Callable[..., None]) -> None:
     with_keys(OLD)
-    factories.make_grant(server_public_key=server_identity().pub33)
+    rows.make_grant(server_public_key=server_identity().pub33)
     ServerStart.objects.update(started_at=datetime.now(UTC) - timedelta(days=90))
     list(retention.purge_incidents(now=datetime.now(UTC)))
     with_keys(NEW)
@@ -592,7 +592,7 @@ def test_a_key_that_is_lost_after_months_without_a_restart_is_red(with_keys: Cal
 @pytest.mark.django_db(transaction=True)
 def test_a_change_of_the_key_that_staff_acknowledged_is_no_fault(with_keys: Callable[..., None]) -> None:
     with_keys(OLD)
-    factories.make_grant(server_public_key=server_identity().pub33)
+    rows.make_grant(server_public_key=server_identity().pub33)
     with_keys(NEW)
     changed = Incident.objects.get(indicator="key", ended_at=None)
     changed.acknowledged_by, changed.acknowledged_at = "ann", datetime.now(UTC)
@@ -612,8 +612,8 @@ def test_a_broken_canary_makes_nobody_unready(client: Client, settings: LazySett
     settings.CANARY_PERIOD_SECONDS, settings.XMPP_COMPONENT_JID = 60, "push.montague.test"
     component.END.save(component.CONNECTED)
     assert {indicators()[name].state for name in ("canary", "xmpp-canary")} == {State.YELLOW}
-    canary.save(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
-    xmpp_canary.save(factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
+    canary.save(rows.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
+    xmpp_canary.save(rows.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server"))
     found = indicators()
     assert found["canary"].sentence == "broken: the bridge does not read what a node took"
     assert found["xmpp-canary"].sentence == "broken: the XMPP server does not route to the component"
@@ -641,12 +641,12 @@ def test_readyz_shows_no_reason_while_delivery_is_stopped(client: Client) -> Non
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("all_well")
 def test_when_every_channel_with_users_is_halted_each_is_named() -> None:
-    factories.make_channel((1, "im.one"))
-    factories.make_channel((1, "im.two"))
-    factories.make_halt("paused", (1, "im.one"), by="ann", reason="a word for colleagues", since=NOW)
+    rows.make_channel((1, "im.one"))
+    rows.make_channel((1, "im.two"))
+    rows.make_halt("paused", (1, "im.one"), by="ann", reason="a word for colleagues", since=NOW)
     assert indicators()["sending"].state == State.GREEN
 
-    factories.make_halt("tripped", (1, "im.two"), since=NOW)
+    rows.make_halt("tripped", (1, "im.two"), since=NOW)
 
     assert indicators()["sending"].state == State.RED
     assert "APN im.one paused by ann since 2026-11-21 12:00:00 UTC" in indicators()["sending"].sentence

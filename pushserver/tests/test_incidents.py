@@ -9,6 +9,7 @@ from pushserver.history import retention
 from pushserver.indicators.incidents import Memory, recall, remember
 from pushserver.indicators.kinds.server import BROKER
 from pushserver.models import Incident
+from tests.rig.rows import make
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -88,15 +89,7 @@ def test_an_indicator_that_is_gone_has_no_open_incident() -> None:
 
 def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on() -> None:
     for indicator, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
-        Incident.objects.create(
-            indicator=indicator,
-            name=indicator,
-            state="act now",
-            sentence="",
-            incident_at=at(-9),
-            began_at=at(-9),
-            ended_at=ended_at,
-        )
+        make(Incident, indicator=indicator, state="act now", at=at(-9), ended_at=ended_at)
 
     assert sum(retention.purge_incidents(now=at(30) + timedelta(days=30))) == 1
     assert {row.indicator for row in Incident.objects.all()} == {"new", "open"}

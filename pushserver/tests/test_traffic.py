@@ -17,9 +17,9 @@ from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.history import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
-from tests import factories
 from tests.batches import Process
 from tests.conversation import push, put, registration, request, say
+from tests.rig import rows
 from tests.rig.peers import serve
 from tests.statements import statements
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -39,9 +39,9 @@ def count_all(now: datetime) -> int:
 
 def test_a_minute_holds_what_began_in_it_and_nothing_of_its_neighbours() -> None:
     for at in (NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE):
-        factories.make_request(at=at)
-        factories.make_reply(at=at, published_at=at + ms(5))
-        factories.make_attempt(factories.make_notification(request=factories.make_request(at=NOON - MINUTE), at=at))
+        rows.make_request(at=at)
+        rows.make_reply(at=at, published_at=at + ms(5))
+        rows.make_attempt(rows.make_notification(request=rows.make_request(at=NOON - MINUTE), at=at))
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -51,9 +51,9 @@ def test_a_minute_holds_what_began_in_it_and_nothing_of_its_neighbours() -> None
 
 def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
     for number in range(1, 101):
-        notification = factories.make_notification(at=NOON)
-        factories.make_attempt(notification, started_at=NOON + ms(number), outcome="transient")
-        factories.make_attempt(notification, number=2, started_at=NOON + ms(40_000), outcome="delivered")
+        notification = rows.make_notification(at=NOON)
+        rows.make_attempt(notification, started_at=NOON + ms(number), outcome="transient")
+        rows.make_attempt(notification, number=2, started_at=NOON + ms(40_000), outcome="delivered")
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -63,7 +63,7 @@ def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
 
 def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
     for bridge in ("waku", "xmpp", "xmpp"):
-        factories.make_request(at=NOON, bridge=bridge)
+        rows.make_request(at=NOON, bridge=bridge)
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -75,7 +75,7 @@ def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
 def test_a_request_that_notified_nobody_is_counted_with_its_answer() -> None:
     for number, at in enumerate((NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE)):
         storing.store_refused("waku", [(b"%d" % number, b"")], now=at)
-        factories.make_reply(at=at, published_at=at, is_discarded=True)
+        rows.make_reply(at=at, published_at=at, is_discarded=True)
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -85,7 +85,7 @@ def test_a_request_that_notified_nobody_is_counted_with_its_answer() -> None:
 def test_a_push_counts_when_its_result_was_known_and_its_wait_when_its_post_began() -> None:
     """In a minute in which the gateway stands still nothing is delivered, however much was sent."""
     times = {"began_at": NOON + ms(1), "ended_at": NOON + MINUTE + ms(5000), "waited_ms": 7}
-    factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered", **times)
+    rows.make_attempt(rows.make_notification(at=NOON), outcome="delivered", **times)
     later = NOON + MINUTE
 
     for begin_at in (NOON, later):
@@ -175,12 +175,12 @@ def test_a_push_that_waits_for_capacity_or_for_gorush_is_measured_when_it_leaves
 
 def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> None:
     for number in range(1, 101):
-        envelope = factories.make_envelope(at=NOON)
-        factories.make_reply(envelope_hash=envelope.hash, at=NOON + ms(1), published_at=NOON + ms(number))
-    again = factories.make_envelope(at=NOON)
-    factories.make_reply(envelope_hash=again.hash, at=NOON, published_at=NOON + MINUTE, repeat_count=1)
-    factories.make_reply(at=NOON, published_at=NOON + MINUTE)  # of an envelope that was deleted
-    factories.make_reply(at=NOON)  # no node has taken it
+        envelope = rows.make_envelope(at=NOON)
+        rows.make_reply(envelope_hash=envelope.hash, at=NOON + ms(1), published_at=NOON + ms(number))
+    again = rows.make_envelope(at=NOON)
+    rows.make_reply(envelope_hash=again.hash, at=NOON, published_at=NOON + MINUTE, repeat_count=1)
+    rows.make_reply(at=NOON, published_at=NOON + MINUTE)  # of an envelope that was deleted
+    rows.make_reply(at=NOON)  # no node has taken it
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -202,8 +202,8 @@ def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_e
     """PostgreSQL still estimates no rows for such a table, so any index looks as good as the primary key."""
 
     def push_and_reply() -> None:
-        factories.make_attempt(factories.make_notification(at=NOON), started_at=NOON + ms(1), outcome="delivered")
-        factories.make_reply(envelope_hash=factories.make_envelope(at=NOON).hash, at=NOON, published_at=NOON + ms(1))
+        rows.make_attempt(rows.make_notification(at=NOON), started_at=NOON + ms(1), outcome="delivered")
+        rows.make_reply(envelope_hash=rows.make_envelope(at=NOON).hash, at=NOON, published_at=NOON + ms(1))
 
     push_and_reply()
     for model in (Attempt, Notification, NotificationRequest, OutboundReply, InboundEnvelope):
@@ -232,7 +232,7 @@ def test_a_minute_in_which_nothing_happened_is_counted_too() -> None:
 def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
     for outcome, code, number in (("delivered", "", 3), ("transient", "unreachable", 2), (None, "", 1)):
         for _ in range(number):
-            factories.make_attempt(factories.make_notification(at=NOON), outcome=outcome, code=code)
+            rows.make_attempt(rows.make_notification(at=NOON), outcome=outcome, code=code)
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -241,10 +241,10 @@ def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
 
 
 def test_counting_a_minute_again_replaces_what_was_counted() -> None:
-    attempt = factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered")
+    attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="delivered")
     traffic.count(NOON, now=NOON + MINUTE)
-    factories.make_attempt(attempt.notification, number=2, outcome="delivered")
-    factories.make_request(at=NOON)
+    rows.make_attempt(attempt.notification, number=2, outcome="delivered")
+    rows.make_request(at=NOON)
 
     traffic.count(NOON, now=NOON + 2 * MINUTE)
 
@@ -253,7 +253,7 @@ def test_counting_a_minute_again_replaces_what_was_counted() -> None:
 
 
 def test_a_try_whose_outcome_changed_is_counted_once() -> None:
-    attempt = factories.make_attempt(factories.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
+    attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
     traffic.count(NOON, now=NOON + MINUTE)
     Attempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
 
@@ -264,7 +264,7 @@ def test_a_try_whose_outcome_changed_is_counted_once() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_two_processes_that_count_a_minute_at_once_count_it_once() -> None:
-    factories.make_attempt(factories.make_notification(at=NOON), outcome="delivered")
+    rows.make_attempt(rows.make_notification(at=NOON), outcome="delivered")
     start = threading.Barrier(2, timeout=10)
 
     def work() -> None:
@@ -287,7 +287,7 @@ def test_nothing_is_counted_of_the_time_before_the_server_was_there() -> None:
 
 
 def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_are() -> None:
-    factories.make_request(at=NOON - timedelta(days=1))
+    rows.make_request(at=NOON - timedelta(days=1))
     assert count_all(NOON) == 60
     assert count_all(NOON + ms(10_000)) == 0
     assert count_all(NOON + ms(30_000)) == 1  # 90 seconds after the minute before the last one
@@ -299,7 +299,7 @@ def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_ar
 def test_the_first_request_is_looked_for_until_an_hour_was_counted() -> None:
     """An old snapshot makes that query slow."""
     first = 'SELECT "notifications_notificationrequest"."received_at"'
-    factories.make_request(at=NOON - timedelta(days=1))
+    rows.make_request(at=NOON - timedelta(days=1))
     looked_for = []
     for now in (NOON, NOON + MINUTE):
         with statements() as sent:
@@ -315,7 +315,7 @@ def test_after_a_pause_the_newest_minute_is_counted_first() -> None:
 
 
 def test_minutes_are_forgotten_after_a_day() -> None:
-    factories.make_attempt(factories.make_notification(at=NOON - MINUTE), outcome="delivered")
+    rows.make_attempt(rows.make_notification(at=NOON - MINUTE), outcome="delivered")
     count_all(NOON)
 
     count_all(NOON + traffic.KEPT)

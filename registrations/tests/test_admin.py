@@ -6,7 +6,7 @@ from django.test import Client
 from django.utils import timezone
 
 from registrations.models import RegistrationEvent
-from tests import factories
+from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash
 
 pytestmark = pytest.mark.django_db
@@ -40,42 +40,42 @@ def found(client: Client, term: str, path: str = LIST) -> list[str]:
     ids=["chat key", "without 0x", "compressed", "short form", "key hash", "8 digits", "odd digits", "half of it"],
 )
 def test_a_search_for_a_key_finds_its_registrations(admin_client: Client, term: str) -> None:
-    wanted = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
-    factories.make_registration()
+    wanted = rows.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    rows.make_registration()
 
     assert set(found(admin_client, term)) == {str(wanted.pk)}
 
 
 def test_a_search_for_an_installation_id_finds_its_registration(admin_client: Client) -> None:
-    wanted = factories.make_registration()
-    factories.make_registration()
+    wanted = rows.make_registration()
+    rows.make_registration()
 
     assert set(found(admin_client, wanted.installation_id)) == {str(wanted.pk)}
     assert set(found(admin_client, wanted.installation_id.replace("-", "").upper())) == {str(wanted.pk)}
 
 
 def test_a_search_with_two_terms_finds_rows_that_match_both(admin_client: Client) -> None:
-    wanted = factories.make_registration(public_key_hash=b"\x0a" * 64)
-    factories.make_registration(public_key_hash=b"\x0a" * 64)
+    wanted = rows.make_registration(public_key_hash=b"\x0a" * 64)
+    rows.make_registration(public_key_hash=b"\x0a" * 64)
 
     assert set(found(admin_client, f"{'0a' * 64} {wanted.installation_id}")) == {str(wanted.pk)}
 
 
 def test_a_search_for_the_highest_digits_finds_their_hashes(admin_client: Client) -> None:
-    wanted = factories.make_registration(public_key_hash=b"\xff" * 64)
-    factories.make_registration(public_key_hash=b"\xfe" * 64)
+    wanted = rows.make_registration(public_key_hash=b"\xff" * 64)
+    rows.make_registration(public_key_hash=b"\xfe" * 64)
 
     assert set(found(admin_client, "f" * 9)) == {str(wanted.pk)}
 
 
 def test_a_search_for_a_key_without_registrations_finds_nothing(admin_client: Client) -> None:
-    factories.make_registration()
+    rows.make_registration()
 
     assert found(admin_client, chat_key(PUBLIC_KEY)) == []
 
 
 def test_a_page_shows_the_length_of_lists_and_not_their_contents(admin_client: Client) -> None:
-    registration = factories.make_registration(blocked_chat_list=[b"\xab" * 64] * 12)
+    registration = rows.make_registration(blocked_chat_list=[b"\xab" * 64] * 12)
 
     html = admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
 
@@ -84,7 +84,7 @@ def test_a_page_shows_the_length_of_lists_and_not_their_contents(admin_client: C
 
 
 def test_a_hash_is_short_in_the_list_and_whole_on_its_page(admin_client: Client) -> None:
-    registration = factories.make_registration(public_key_hash=b"\xab" * 64)
+    registration = rows.make_registration(public_key_hash=b"\xab" * 64)
     shown = re.compile("(?:ab)+")
 
     assert len(max(shown.findall(admin_client.get(LIST).content.decode()), key=len)) == 8
@@ -93,7 +93,7 @@ def test_a_hash_is_short_in_the_list_and_whole_on_its_page(admin_client: Client)
 
 def test_a_list_shows_states_as_in_code_and_ages_with_their_exact_time(admin_client: Client) -> None:
     at = timezone.now() - timedelta(hours=3, minutes=5)
-    registration = factories.make_registration(at=at)
+    registration = rows.make_registration(at=at)
     registration.route.state, registration.route.disabled_reason = "disabled", "device_gone"
     registration.route.save()
 
@@ -104,9 +104,9 @@ def test_a_list_shows_states_as_in_code_and_ages_with_their_exact_time(admin_cli
 
 
 def test_registration_route_and_history_link_to_each_other(admin_client: Client) -> None:
-    registration = factories.make_registration()
-    event = factories.make_event(pseudonym=registration.pseudonym)
-    factories.make_event()
+    registration = rows.make_registration()
+    event = rows.make_event(pseudonym=registration.pseudonym)
+    rows.make_event()
 
     page = admin_client.get(f"{LIST}{registration.pk}/change/").content.decode()
     route_page = admin_client.get(f"/admin/registrations/route/{registration.route_id}/change/").content.decode()
@@ -120,7 +120,7 @@ def test_registration_route_and_history_link_to_each_other(admin_client: Client)
 
 
 def test_an_unregistered_installation_has_a_page(admin_client: Client) -> None:
-    tombstone = factories.make_registration(
+    tombstone = rows.make_registration(
         state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None, pseudonym=None
     )
 
@@ -128,13 +128,13 @@ def test_an_unregistered_installation_has_a_page(admin_client: Client) -> None:
 
 
 def test_a_search_for_a_key_finds_its_query_topic_and_its_grants(admin_client: Client) -> None:
-    registration = factories.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
+    registration = rows.make_registration(public_key_hash=key_hash(PUBLIC_KEY))
     grant, topic_key = (
-        factories.make_grant(registration),
-        factories.make_topic_key(public_key_hash=key_hash(PUBLIC_KEY)),
+        rows.make_grant(registration),
+        rows.make_topic_key(public_key_hash=key_hash(PUBLIC_KEY)),
     )
-    factories.make_grant()
-    factories.make_topic_key()
+    rows.make_grant()
+    rows.make_topic_key()
 
     assert set(found(admin_client, chat_key(PUBLIC_KEY), "/admin/registrations/topickey/")) == {str(topic_key.pk)}
     assert set(found(admin_client, chat_key(PUBLIC_KEY), "/admin/registrations/grant/")) >= {str(grant.pk)}
@@ -143,10 +143,10 @@ def test_a_search_for_a_key_finds_its_query_topic_and_its_grants(admin_client: C
 
 @pytest.mark.parametrize("page", ["/admin/users/{key_hash}/", "/admin/registrations/registrationevent/?q={pseudonym}"])
 def test_of_events_of_one_moment_the_one_that_was_decided_last_comes_first(admin_client: Client, page: str) -> None:
-    registration, at = factories.make_registration(), timezone.now()
+    registration, at = rows.make_registration(), timezone.now()
     kinds = [RegistrationEvent.Kind.REGISTERED, RegistrationEvent.Kind.UNREGISTERED] * 4
     for kind in kinds:
-        factories.make_event(pseudonym=registration.pseudonym, kind=kind, at=at)
+        rows.make_event(pseudonym=registration.pseudonym, kind=kind, at=at)
 
     key_hash = bytes(registration.public_key_hash).hex()
     html = admin_client.get(page.format(key_hash=key_hash, pseudonym=registration.pseudonym)).content.decode()

@@ -18,7 +18,7 @@ from registrations.registering.intake import Submission
 from registrations.registering.pairs import IsOneOf
 from registrations.rules import Acceptance, Refusal
 from registrations.upkeep import retention
-from tests.factories import apn_token, firebase_token, make_registration
+from tests.rig.rows import apn_token, firebase_token, make_registration
 from tests.threads import at_once
 
 pytestmark = pytest.mark.django_db

@@ -8,7 +8,7 @@ import pytest
 from registrations import lookup
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
-from tests.factories import make_grant, make_registration, make_route
+from tests.rig.rows import make_grant, make_registration, make_route
 from tests.statements import statements
 
 pytestmark = pytest.mark.django_db

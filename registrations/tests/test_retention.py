@@ -8,7 +8,7 @@ from registrations.models import Registration, RegistrationEvent
 from registrations.rules import Acceptance
 from registrations.tests.test_intake import register, submission, unregistration
 from registrations.upkeep import retention
-from tests import factories
+from tests.rig import rows
 
 NOW = timezone.now()
 KEEP = timedelta(days=400)
@@ -32,23 +32,23 @@ def purge() -> list[RegistrationEvent]:
 
 def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None:
     pseudonym = uuid4()
-    factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
-    last = factories.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=OLD)
+    rows.make_event(pseudonym=pseudonym, at=OLD - KEEP)
+    last = rows.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=OLD)
     assert purge() == [last]
     assert purge() == [last]
 
 
 def test_an_old_event_is_removed_when_there_is_a_later_one() -> None:
-    old = factories.make_event(kind=Kind.REFRESHED, at=OLD)
+    old = rows.make_event(kind=Kind.REFRESHED, at=OLD)
     assert purge() == [old]
-    later = factories.make_event(pseudonym=old.pseudonym, kind=Kind.UNREGISTERED, at=NOW)
+    later = rows.make_event(pseudonym=old.pseudonym, kind=Kind.UNREGISTERED, at=NOW)
     assert purge() == [later]
 
 
 def test_all_events_of_an_ended_installation_are_removed() -> None:
     pseudonym = uuid4()
-    factories.make_event(pseudonym=pseudonym, at=OLD - KEEP)
-    factories.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
+    rows.make_event(pseudonym=pseudonym, at=OLD - KEEP)
+    rows.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
     assert purge() == []
 
 

@@ -10,7 +10,7 @@ from registrations.keys.encryption import Keyring, Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, Route, TopicKey
 from registrations.upkeep.rotation import COLUMNS, rotate
-from tests import factories
+from tests.rig import rows
 
 OLD, NEW, LOST = b"o" * 32, b"n" * 32, b"l" * 32
 BOTH = Keyring([NEW, OLD])
@@ -42,9 +42,9 @@ def run(settings: LazySettings, *keys: bytes) -> str:
 
 
 def test_everything_encrypted_and_every_digest_of_it_is_readable_with_the_new_key_alone(settings: LazySettings) -> None:
-    registration = factories.make_registration(access_token="the-access-token", device_token="the-device-token")
-    factories.make_grant(registration)
-    factories.make_topic_key(key=b"k" * 32)
+    registration = rows.make_registration(access_token="the-access-token", device_token="the-device-token")
+    rows.make_grant(registration)
+    rows.make_topic_key(key=b"k" * 32)
 
     run(settings, NEW, OLD)
 
@@ -58,8 +58,8 @@ def test_everything_encrypted_and_every_digest_of_it_is_readable_with_the_new_ke
 
 
 def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySettings) -> None:
-    proven = factories.make_route(token_type=1, app_topic="im.status", last_success_at=timezone.now())
-    changed = factories.make_route(delivered_digest=keyring().digest(Purpose.ADDRESS, b"the token before"))
+    proven = rows.make_route(token_type=1, app_topic="im.status", last_success_at=timezone.now())
+    changed = rows.make_route(delivered_digest=keyring().digest(Purpose.ADDRESS, b"the token before"))
 
     run(settings, NEW, OLD)
 
@@ -70,9 +70,9 @@ def test_an_address_stays_proven_and_another_one_stays_unproven(settings: LazySe
 
 
 def test_the_command_prints_how_many_content_digests_still_need_the_old_key(settings: LazySettings) -> None:
-    factories.make_registration()
+    rows.make_registration()
     use(settings, NEW, OLD)
-    factories.make_registration()
+    rows.make_registration()
 
     output = run(settings, NEW, OLD)
 
@@ -83,7 +83,7 @@ def test_the_command_prints_how_many_content_digests_still_need_the_old_key(sett
 
 
 def test_a_second_run_changes_nothing(settings: LazySettings) -> None:
-    factories.make_registration()
+    rows.make_registration()
     run(settings, NEW, OLD)
     before = stored()
 
@@ -94,9 +94,9 @@ def test_a_second_run_changes_nothing(settings: LazySettings) -> None:
 
 def test_a_row_whose_key_is_lost_is_reported_and_left_alone(settings: LazySettings) -> None:
     use(settings, LOST)
-    factories.make_registration()
+    rows.make_registration()
     use(settings, OLD)
-    factories.make_registration()
+    rows.make_registration()
     lost = stored()[0]
 
     output = run(settings, NEW, OLD)
@@ -108,15 +108,15 @@ def test_a_row_whose_key_is_lost_is_reported_and_left_alone(settings: LazySettin
 
 def test_rotation_works_in_batches() -> None:
     for _ in range(5):
-        factories.make_registration()
-    factories.make_registration(state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None)
+        rows.make_registration()
+    rows.make_registration(state="unregistered", route=None, access_token_encrypted=None, access_token_digest=None)
 
     assert [batch.changed for batch in rotate(COLUMNS[0], BOTH, batch_size=2)] == [2, 2, 1]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_locked_row_is_left_for_the_next_pass() -> None:
-    held, free = factories.make_registration(), factories.make_registration()
+    held, free = rows.make_registration(), rows.make_registration()
     other = connection.copy()
     try:
         other.set_autocommit(False)
@@ -137,7 +137,7 @@ def test_a_locked_row_is_left_for_the_next_pass() -> None:
 def test_rows_with_an_old_key_are_found_for_any_id_of_the_new_key(
     first_byte: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factories.make_registration()
+    rows.make_registration()
     ring = Keyring([NEW, OLD])
     old_id, ring.current_id = ring.current_id, first_byte * 4
     ring._ciphers[ring.current_id] = ring._ciphers[old_id]

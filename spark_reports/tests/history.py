@@ -16,18 +16,26 @@ from notifications.rules.reports import CODES, Decided, pack
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent
-from tests import factories
+from tests.rig.rows import (
+    make_answered_request,
+    make_attempt,
+    make_channel,
+    make_envelope,
+    make_notification,
+    make_reply,
+    make_route,
+)
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 Kind = RegistrationEvent.Kind
-Place = tuple[int, str, str]  # token type, app topic and bridge
+Place = dict[str, Any]
 PLACES: tuple[Place, ...] = (
-    (1, "im.status.ethereum", "waku"),
-    (2, "", "waku"),
-    (1, "im.status.desktop", "waku"),
-    (2, "", "xmpp"),
-    (1, "org.example.chat", "xmpp"),
+    {"token_type": 1, "app_topic": "im.status.ethereum", "bridge": "waku"},
+    {"token_type": 2, "app_topic": "", "bridge": "waku"},
+    {"token_type": 1, "app_topic": "im.status.desktop", "bridge": "waku"},
+    {"token_type": 2, "app_topic": "", "bridge": "xmpp"},
+    {"token_type": 1, "app_topic": "org.example.chat", "bridge": "xmpp"},
 )
 Replies = OutboundReply.State
 # The states of replies, with the number of repetitions.
@@ -43,10 +51,6 @@ REPLIES = [
 
 def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
-
-
-def _places_of(bridge: str) -> list[Place]:
-    return [place for place in PLACES if place[2] == bridge]
 
 
 @dataclass
@@ -67,16 +71,10 @@ class History:
         self.random = random.Random(self.seed)
         self.installations = [Installation(self.random.choice(PLACES)) for _ in range(60)]
         self.routes = [
-            factories.make_route(
-                token_type=token_type,
-                app_topic=app_topic,
-                bridge=bridge,
-                device_token=f"device-token-{n}-{self.seed}",
-            )
-            for n, (token_type, app_topic, bridge) in enumerate(PLACES)
+            make_route(**place, device_token=f"device-token-{n}-{self.seed}") for n, place in enumerate(PLACES)
         ]
-        for key in {place[:2] for place in PLACES}:
-            factories.make_channel(key)
+        for key in {(place["token_type"], place["app_topic"]) for place in PLACES}:
+            make_channel(key)
         self.secrets += [bytes(route.address_digest)[4:] for route in self.routes]
         self.secrets += [f"device-token-{n}".encode() for n in range(len(PLACES))]
         self.recipients = [secrets.token_bytes(64) for _ in range(20)]
@@ -107,10 +105,8 @@ class History:
         self._all_at_once(Kind.TOKEN_DIED, at, pseudonyms)
 
     def _all_at_once(self, kind: Kind, at: datetime, pseudonyms: Sequence[UUID]) -> None:
-        token_type, app_topic, bridge = PLACES[0]
-        facts = {"token_type": token_type, "app_topic": app_topic, "bridge": bridge, "at": at}
         RegistrationEvent.objects.bulk_create(
-            RegistrationEvent(kind=kind, pseudonym=each, **facts) for each in pseudonyms
+            RegistrationEvent(kind=kind, pseudonym=each, at=at, **PLACES[0]) for each in pseudonyms
         )
         self.secrets += [each.bytes for each in pseudonyms]
 
@@ -118,14 +114,7 @@ class History:
         installation = self.random.choice(self.installations)
         self.secrets.append(installation.pseudonym.bytes)
         kind = self._next_kind(installation)
-        event = RegistrationEvent(
-            kind=kind,
-            pseudonym=installation.pseudonym,
-            token_type=installation.place[0],
-            app_topic=installation.place[1],
-            bridge=installation.place[2],
-            at=at,
-        )
+        event = RegistrationEvent(kind=kind, pseudonym=installation.pseudonym, at=at, **installation.place)
         installation.is_active = kind not in {Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED}
         if kind == Kind.UNREGISTERED:  # the next registration is another's, as far as anybody can tell
             installation.pseudonym = uuid4()
@@ -135,26 +124,18 @@ class History:
         if not installation.is_active:
             return self.random.choice([Kind.REGISTERED, Kind.REGISTERED, Kind.TOKEN_CHANGED, Kind.REVIVED])
         if self.random.random() < 0.1:
-            installation.place = self.random.choice(_places_of(installation.place[2]))
+            bridge = installation.place["bridge"]
+            installation.place = self.random.choice([place for place in PLACES if place["bridge"] == bridge])
             return Kind.TOKEN_CHANGED
-        return self.random.choices(
-            [
-                Kind.REFRESHED,
-                Kind.TOKEN_CHANGED,
-                Kind.SETTINGS_CHANGED,
-                Kind.UNREGISTERED,
-                Kind.TOKEN_DIED,
-                Kind.EXPIRED,
-            ],
-            [8, 2, 2, 1, 1, 1],
-        )[0]
+        rare = [Kind.TOKEN_CHANGED, Kind.SETTINGS_CHANGED, Kind.UNREGISTERED, Kind.TOKEN_DIED, Kind.EXPIRED]
+        return self.random.choices([Kind.REFRESHED, *rare], [8, 2, 2, 1, 1, 1])[0]
 
     def _request(self, at: datetime) -> None:
         envelope = self._envelope(at, MessageType.REQUEST)
         sender = self.random.choice(self.senders)
         rows, others = self.random.choice([(1, 0), (1, 0), (1, 1), (2, 0), (4, 3), (0, 2)])
         decided = [self._decision(rows + place) for place in range(others)]
-        request = factories.make_answered_request(
+        request = make_answered_request(
             at=at,
             decided=pack(decided),
             answered_at=at + timedelta(milliseconds=self.random.randrange(20, 3000)),
@@ -174,13 +155,13 @@ class History:
         return Decided(position, verdict, self.random.randrange(5), wish)
 
     def _push_of_xmpp(self, at: datetime) -> None:
-        request = factories.make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
+        request = make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
         device = str(UUID(int=self.random.randrange(10)))
         self._notification(request, 0, at, public_key_hash=b"", installation_id=device, grade="normal")
 
     def _envelope(self, at: datetime, message_type: int) -> InboundEnvelope:
         refused = message_type == MessageType.REGISTRATION and self.random.random() < 0.2
-        return factories.make_envelope(
+        return make_envelope(
             at=at,
             message_type=message_type,
             state=InboundEnvelope.State.PROCESSED,
@@ -193,7 +174,7 @@ class History:
         state, repeats = self.random.choices(REPLIES, [15, 2, 1, 1, 1, 1])[0]
         made_at = envelope.received_at + timedelta(milliseconds=30)
         published_at = made_at + timedelta(milliseconds=self.random.randrange(1, 4000), seconds=20 * repeats)
-        factories.make_reply(
+        make_reply(
             envelope_hash=envelope.hash,
             at=made_at,
             state=state,
@@ -205,7 +186,7 @@ class History:
         route = self.random.choice([route for route in self.routes if route.bridge == request.bridge])
         is_refused = self.random.random() < 0.1
         tries = 0 if is_refused else self.random.choice(self.tries)
-        notification = factories.make_notification(
+        notification = make_notification(
             request=request,
             position=position,
             at=at,
@@ -219,7 +200,7 @@ class History:
         self.secrets += [notification.installation_id.encode(), bytes(notification.dedup_key)]
         for number in range(1, tries + 1):
             is_last = number == tries
-            factories.make_attempt(
+            make_attempt(
                 notification,
                 number=number,
                 token_type=route.token_type,

@@ -46,9 +46,23 @@ from spark_reports.models import PseudonymSeed
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History, midnight
-from tests import factories
 from tests.batches import Process
 from tests.conversation import OUTSIDER, push, registration, request, say
+from tests.rig.rows import (
+    make_answered_request,
+    make_attempt,
+    make_canary_envelope,
+    make_canary_run,
+    make_channel,
+    make_envelope,
+    make_event,
+    make_notification,
+    make_reply,
+    make_request,
+    make_unknown_error,
+    make_xmpp_app,
+    make_xmpp_canary_run,
+)
 from waku_bridge.identity import canary_identities
 from xmpp_bridge.console.operator_actions import command as xmpp_command
 
@@ -145,9 +159,9 @@ def _documented(column: Column) -> str:
 def test_nothing_in_the_lake_identifies_anybody(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     history = History(seed=2)
     secret_topic = "deadbeef" * 4 + ".token"
-    factories.make_channel((1, secret_topic))
-    factories.make_event(app_topic=secret_topic, token_type=1, at=midnight(day))
-    factories.make_envelope(at=midnight(day), reason="f00dfeed" * 4)
+    make_channel((1, secret_topic))
+    make_event(app_topic=secret_topic, token_type=1, at=midnight(day))
+    make_envelope(at=midnight(day), reason="f00dfeed" * 4)
     history.add_day(day)
     manifest = export()
 
@@ -172,8 +186,8 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(
     senders = [keyring().digest(Purpose.SENDER, b"\x03" + secrets.token_bytes(32)) for _ in range(CROWD)]
     recipients = [secrets.token_bytes(64) for _ in range(CROWD)]
     for sender, recipient in zip(senders, recipients, strict=True):
-        request = factories.make_answered_request(at=midnight(day), sender_digest=sender)
-        factories.make_notification(request=request, at=midnight(day), public_key_hash=recipient)
+        request = make_answered_request(at=midnight(day), sender_digest=sender)
+        make_notification(request=request, at=midnight(day), public_key_hash=recipient)
     manifest = export()
 
     secret, seed = settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed)
@@ -205,9 +219,9 @@ def test_every_session_has_the_timeouts_of_reports(
 
 def test_the_answer_of_a_request_is_measured_once(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     answered = {"at": midnight(day), "answered_at": midnight(day) + timedelta(seconds=1)}
-    request = factories.make_answered_request(**answered)
+    request = make_answered_request(**answered)
     for position in range(3):
-        factories.make_notification(request=request, position=position, at=midnight(day))
+        make_notification(request=request, position=position, at=midnight(day))
 
     measured = [row["answered_us"] for row in rows_of(lake_url, export(), "notification_times")]
     assert measured == [1_000_000]
@@ -223,10 +237,10 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(
         Decided(3, Verdict.DUPLICATE, 1),
     ]
     answered = {"at": midnight(day), "answered_at": midnight(day) + timedelta(seconds=1)}
-    request = factories.make_answered_request(**answered, decided=pack(decided))
-    factories.make_notification(request=request, position=1, at=midnight(day), state="delivered")
-    canary = factories.make_canary_envelope(at=midnight(day))
-    factories.make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
+    request = make_answered_request(**answered, decided=pack(decided))
+    make_notification(request=request, position=1, at=midnight(day), state="delivered")
+    canary = make_canary_envelope(at=midnight(day))
+    make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
     columns = ("platform", "bridge", "state", "report")
     manifest = export()
@@ -273,10 +287,10 @@ def test_a_reply_that_was_published_again_has_no_duration(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     for repeats in (0, 1):
-        envelope = factories.make_envelope(at=midnight(day))
+        envelope = make_envelope(at=midnight(day))
         facts = {"state": "confirmed", "published_at": midnight(day) + timedelta(seconds=7 + 30 * repeats)}
         made_at = midnight(day) + timedelta(seconds=2)
-        factories.make_reply(envelope_hash=envelope.hash, at=made_at, repeat_count=repeats, **facts)
+        make_reply(envelope_hash=envelope.hash, at=made_at, repeat_count=repeats, **facts)
 
     columns = ("state", "repeats", "published_us", "since_received_us")
     rows = [tuple(row[c] for c in columns) for row in rows_of(lake_url, export(), "replies")]
@@ -286,7 +300,7 @@ def test_a_reply_that_was_published_again_has_no_duration(
 def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     pseudonym_, noon = uuid4(), midnight(day) + timedelta(hours=12)
     long_ago = midnight(day) - timedelta(days=9)
-    factories.make_channel((1, "im.status.app"))
+    make_channel((1, "im.status.app"))
     ios, android = (
         {"token_type": 1, "app_topic": "im.status.app"},
         {"token_type": 2, "app_topic": "ignored.for.firebase"},
@@ -298,7 +312,7 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
         (Kinds.TOKEN_DIED, noon + timedelta(hours=1), android),
         (Kinds.REFRESHED, noon + timedelta(hours=2), android),
     ]:
-        factories.make_event(pseudonym=pseudonym_, kind=kind, at=at, **place)
+        make_event(pseudonym=pseudonym_, kind=kind, at=at, **place)
     manifest = export()
 
     columns = (
@@ -323,8 +337,8 @@ def test_an_event_carries_the_state_before_it(lake_url: str, day: date, export: 
 def test_the_history_of_an_xmpp_device_is_exported_like_that_of_an_installation(
     lake_url: str, day: date, export: Callable[..., Manifest], settings: LazySettings
 ) -> None:
-    factories.make_xmpp_app(slug="chat", app_topic="org.example.chat")
-    factories.make_channel((1, "org.example.chat"))
+    make_xmpp_app(slug="chat", app_topic="org.example.chat")
+    make_channel((1, "org.example.chat"))
     settings.XMPP_COMPONENT_JID = "push.example.org"
     for hour, command, fields in [
         (1, "register-push-apns", {"token": "ab" * 32, "device-id": "kept"}),
@@ -356,11 +370,11 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_only_the_wait_for_the_f
     at = midnight(day)
     ended = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=6)}
     for device_id in ("one", "other", "other"):
-        request = factories.make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
+        request = make_answered_request(bridge="xmpp", at=at, answered_at=at, reply_due_at=at)
         push = {"public_key_hash": b"", "installation_id": device_id, "grade": "normal"}
-        notification = factories.make_notification(request=request, at=at, **push, **ended)
+        notification = make_notification(request=request, at=at, **push, **ended)
         late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "waited_ms": 9, "outcome": "delivered"}
-        factories.make_attempt(notification, **late)
+        make_attempt(notification, **late)
     manifest = export()
 
     for table in ("notifications", "attempts"):
@@ -374,9 +388,9 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_only_the_wait_for_the_f
 def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    factories.make_channel((1, "im.status.app"))
+    make_channel((1, "im.status.app"))
     for topic in ("im.status.app", *(f"im.made.up-{n}" for n in range(5))):
-        factories.make_event(token_type=1, app_topic=topic, at=midnight(day))
+        make_event(token_type=1, app_topic=topic, at=midnight(day))
     manifest = export()
 
     for table, expected in (("registration_events", 6), ("active_tokens", 2)):
@@ -387,8 +401,8 @@ def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(
 def test_an_outcome_that_is_not_known_yet_is_null_or_open(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    notification = factories.make_notification(at=midnight(day))
-    factories.make_attempt(notification, started_at=midnight(day) + timedelta(milliseconds=40))
+    notification = make_notification(at=midnight(day))
+    make_attempt(notification, started_at=midnight(day) + timedelta(milliseconds=40))
     manifest = export()
 
     [row] = rows_of(lake_url, manifest, "attempts")
@@ -402,7 +416,7 @@ def test_texts_with_quotes_commas_and_line_breaks_survive(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
     signature = 'a "quoted", <n>\nbroken ‽ line'
-    factories.make_unknown_error(signature=signature, first_seen_at=midnight(day))
+    make_unknown_error(signature=signature, first_seen_at=midnight(day))
     manifest = export()
 
     assert [row["signature"] for row in rows_of(lake_url, manifest, "unknown_errors")] == [signature]
@@ -411,7 +425,7 @@ def test_texts_with_quotes_commas_and_line_breaks_survive(
 def test_counters_are_not_exported_for_a_day_that_is_exported_late(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    factories.make_unknown_error(first_seen_at=midnight(day) - timedelta(days=9))
+    make_unknown_error(first_seen_at=midnight(day) - timedelta(days=9))
     before = day - timedelta(days=1)
     late = export_day(before, Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None)
 
@@ -420,7 +434,7 @@ def test_counters_are_not_exported_for_a_day_that_is_exported_late(
 
 def test_only_the_day_itself_is_exported(lake_url: str, day: date, export: Callable[..., Manifest]) -> None:
     for at in (midnight(day) - timedelta(microseconds=1), midnight(day), midnight(day) + timedelta(days=1)):
-        factories.make_envelope(at=at)
+        make_envelope(at=at)
 
     assert export().rows["envelopes"] == 1
 
@@ -439,31 +453,29 @@ def test_nothing_of_the_canary_is_exported_for_any_key_of_the_server(
     day: date, export: Callable[..., Manifest], former_key: None, number: int
 ) -> None:
     at, key_hash = midnight(day), canary_identities()[number].key_hash
-    mark = factories.make_canary_envelope(at=at)
-    run = factories.make_canary_run(at=at, pseudonym=uuid4())
-    factories.make_envelope(hash=mark.hash, at=at)
-    factories.make_reply(envelope_hash=mark.hash, at=at)
-    notification = factories.make_notification(
-        request=factories.make_request(source_key=mark.hash, at=at), public_key_hash=key_hash, at=at
-    )
-    factories.make_attempt(notification, started_at=at)
-    factories.make_event(pseudonym=run.pseudonym, at=at)
+    mark = make_canary_envelope(at=at)
+    run = make_canary_run(at=at, pseudonym=uuid4())
+    make_envelope(hash=mark.hash, at=at)
+    make_reply(envelope_hash=mark.hash, at=at)
+    notification = make_notification(request=make_request(source_key=mark.hash, at=at), public_key_hash=key_hash, at=at)
+    make_attempt(notification, started_at=at)
+    make_event(pseudonym=run.pseudonym, at=at)
 
     assert set(export().rows.values()) == {0}
 
 
 def test_nothing_of_the_canary_of_xmpp_is_exported(day: date, export: Callable[..., Manifest]) -> None:
     at, device = midnight(day), uuid4()
-    run = factories.make_xmpp_canary_run(at=at, pseudonym=uuid4(), device=device)
-    notification = factories.make_notification(
-        request=factories.make_request(bridge="xmpp", at=at),
+    run = make_xmpp_canary_run(at=at, pseudonym=uuid4(), device=device)
+    notification = make_notification(
+        request=make_request(bridge="xmpp", at=at),
         public_key_hash=b"",
         installation_id=str(device),
         grade="normal",
         at=at,
     )
-    factories.make_attempt(notification, started_at=at)
-    factories.make_event(pseudonym=run.pseudonym, at=at)
+    make_attempt(notification, started_at=at)
+    make_event(pseudonym=run.pseudonym, at=at)
 
     assert set(export().rows.values()) == {0}
 
@@ -475,9 +487,9 @@ def test_a_day_without_events_is_exported(day: date, export: Callable[..., Manif
 def test_exporting_again_changes_nothing_without_replace(
     lake_url: str, day: date, export: Callable[..., Manifest]
 ) -> None:
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     first = export()
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
 
     assert export() == first
     assert export(replace=True).rows["envelopes"] == 2
@@ -579,7 +591,7 @@ def test_all_sessions_of_an_export_see_one_moment(
     day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are committed after the beginning of the export are in none of its tables."""
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     begun = sessions._parts
 
     def parts(session: Any, of_day: date) -> Any:
@@ -595,13 +607,13 @@ def test_all_sessions_of_an_export_see_one_moment(
 
 def add_envelope(at: datetime) -> None:
     with closing(connection):
-        factories.make_envelope(at=at)
+        make_envelope(at=at)
 
 
 def test_a_part_that_fails_ends_the_others_and_leaves_no_file(
     lake_url: str, day: date, export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     monkeypatch.setattr(sessions, "SESSIONS", 3)
     monkeypatch.setitem(QUERIES, "replies", lambda _hours: "SELECT 1 / (random() * 0)::int FROM pg_sleep(0.5)")
     monkeypatch.setitem(QUERIES, "attempts", lambda _hours: "SELECT pg_sleep(60)")
@@ -619,7 +631,7 @@ def test_durations_are_whole_microseconds(lake_url: str, day: date, export: Call
     durations = [*range(0, 60_000, 7), 1001, 86_399_999]
     for ms in durations:
         at = midnight(day)
-        factories.make_envelope(at=at, processed_at=at + timedelta(milliseconds=ms, microseconds=ms % 3))
+        make_envelope(at=at, processed_at=at + timedelta(milliseconds=ms, microseconds=ms % 3))
 
     found = sorted(row["processed_us"] for row in rows_of(lake_url, export(), "envelopes"))
     assert found == sorted(ms * 1000 + ms % 3 for ms in durations)
@@ -632,17 +644,13 @@ def test_the_time_of_a_push_does_not_lead_to_its_pseudonym(
     moments = [midnight(day) + timedelta(minutes=7 * n, microseconds=n + 1) for n in range(200)]
     for at in moments:
         digest = keyring().digest(Purpose.SENDER, secrets.token_bytes(33))
-        request = factories.make_answered_request(
-            at=at, answered_at=at + timedelta(microseconds=77), sender_digest=digest
-        )
+        request = make_answered_request(at=at, answered_at=at + timedelta(microseconds=77), sender_digest=digest)
         facts = {"state": "delivered", "finished_at": at + timedelta(microseconds=99)}
-        notification = factories.make_notification(
-            request=request, at=at, public_key_hash=secrets.token_bytes(64), **facts
-        )
-        factories.make_attempt(notification, started_at=at)
-        factories.make_reply(envelope_hash=factories.make_envelope(at=at).hash, at=at)
-        factories.make_event(at=at)
-    factories.make_unknown_error(first_seen_at=moments[0], last_seen_at=moments[1])
+        notification = make_notification(request=request, at=at, public_key_hash=secrets.token_bytes(64), **facts)
+        make_attempt(notification, started_at=at)
+        make_reply(envelope_hash=make_envelope(at=at).hash, at=at)
+        make_event(at=at)
+    make_unknown_error(first_seen_at=moments[0], last_seen_at=moments[1])
     manifest = export()
 
     assert [table.name for table in EVENT_TABLES if {"actor", *Subject} & {*table.column_names}] == ["actors"]
@@ -717,7 +725,7 @@ def test_fewer_than_five_actors_have_no_pseudonym(
     lake_url: str, day: date, export: Callable[..., Manifest], people: int, named: int
 ) -> None:
     for number in range(people):
-        factories.make_notification(request=factories.make_request(at=midnight(day)), at=midnight(day),
+        make_notification(request=make_request(at=midnight(day)), at=midnight(day),
                                     public_key_hash=bytes([number]) * 64)  # fmt: skip
     rows = [row for row in rows_of(lake_url, export(), "actors") if row["role"] == "recipient"]
 
@@ -787,7 +795,7 @@ def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(
     disk = Disk(lake._files, lambda: FullDisk(capacity, chunks))
     lake._files = disk  # type: ignore[assignment]
     for _ in range(50):
-        factories.make_envelope(at=midnight(day))
+        make_envelope(at=midnight(day))
     with pytest.raises(LakeError, match=r"The lake failed: facts/table=envelopes/.*: .*No space left"):
         export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
 
@@ -899,7 +907,7 @@ def broken(lake_url: str, day: date, damage: Callable[[Path], None]) -> str:
 def test_broken_files_are_named_with_what_to_do(
     lake_url: str, day: date, export: Callable[..., Manifest], damage: Callable[[Path], None], words: str
 ) -> None:
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     export()
 
     message = broken(lake_url, day, damage)
@@ -929,7 +937,7 @@ def test_a_file_of_garbage_is_named_with_what_to_do(lake_url: str, day: date, ex
 
 
 def test_the_lake_is_for_its_account_only(lake_url: str, day: date) -> None:
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     call_command("export_events")
 
     modes = {path.stat().st_mode & 0o077 for path in [Path(lake_url), *Path(lake_url).rglob("*")]}
@@ -971,7 +979,7 @@ def test_a_lake_that_cannot_be_opened_is_named(settings: LazySettings) -> None:
 def test_the_command_exports_a_range_and_prints_the_rows(
     lake_url: str, day: date, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    factories.make_envelope(at=midnight(day))
+    make_envelope(at=midnight(day))
     call_command("export_events", "--from", str(day - timedelta(days=1)))
 
     before, last = capsys.readouterr().out.splitlines()

@@ -39,7 +39,7 @@ from spark_reports.running.loading import load, publish_in_lake, read_results
 from spark_reports.running.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
 from spark_reports.running.spark import Submission, scratch_in
 from spark_reports.tests.history import History, midnight
-from tests import factories
+from tests.rig import rows
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 State = ReportRun.State
@@ -361,7 +361,7 @@ def test_commands_report_in_one_line_that_the_lake_cannot_be_written(no_lake: No
 
 
 def test_a_damaged_export_is_reported_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
-    factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
+    rows.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
     cut_off(lake, Kind.FACTS, day, "envelopes")
 
@@ -419,7 +419,7 @@ def test_an_export_of_an_older_schema_is_made_again(lake: Lake, day: date, no_ja
 
 
 def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) -> None:
-    factories.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
+    rows.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
     failing(day)
     manifest = manifest_of(lake, Kind.FACTS, day)
     doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
@@ -470,7 +470,7 @@ def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     lake: Lake, day: date, spark: Any
 ) -> None:
     """The test removes `queued_us`, which is optional, from the attempts of an export."""
-    factories.make_attempt(factories.make_notification(at=midnight(day)), started_at=midnight(day))
+    rows.make_attempt(rows.make_notification(at=midnight(day)), started_at=midnight(day))
     manifest = without_column(lake, day, "queued_us")
     lake.verify(Kind.FACTS, day, manifest)
 

@@ -32,7 +32,7 @@ from spark_reports.models import (
 )
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import Progress, Source, run_days
-from spark_reports.tests import rows
+from tests.rig import reports
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -120,7 +120,7 @@ def test_made_up_facts_are_a_whole_day_each_and_begin_as_the_day_before_ended(la
 
 
 def test_a_server_that_ever_had_reports_gets_no_made_up_ones(embedded: None) -> None:
-    rows.publish(date(2026, 11, 20))
+    reports.publish(date(2026, 11, 20))
     call_command("demo_reports")
     assert not ReportRun.objects.filter(is_made_up=True).exists()
 

@@ -38,9 +38,9 @@ from spark_reports.nights.status import LACK, NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
 from spark_reports.running.loading import load
 from spark_reports.running.spark import Submission
-from spark_reports.tests import rows
 from spark_reports.tests.test_faults import another_run
 from spark_reports.tests.test_pages import log_in
+from tests.rig import reports
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)
@@ -67,7 +67,7 @@ def install(when: datetime) -> None:
 
 
 def fail(day: date, finished_at: datetime) -> ReportRun:
-    return rows.make_run(day, state="failed", finished_at=finished_at, error="Spark failed: x")
+    return reports.make_run(day, state="failed", finished_at=finished_at, error="Spark failed: x")
 
 
 # Owed days ------------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_days_before_the_installation_are_not_owed() -> None:
 
 
 def test_a_published_day_is_not_owed() -> None:
-    rows.publish(DAY)
+    reports.publish(DAY)
     assert nights.owed_days(at(2)) == days(18, 19)
 
 
@@ -119,14 +119,14 @@ def test_stale_reports_are_owed_again_and_shown_meanwhile() -> None:
 def make_stale() -> None:
     """Mark the facts of the 19th as exported again after all reports were made."""
     for day in days(18, 19, 20):
-        rows.publish(day, at=at(2))
+        reports.publish(day, at=at(2))
     PublishedDay.objects.filter(day__in=days(19)).update(renewed_at=at(3))
 
 
 def test_made_up_reports_do_not_count_as_nights() -> None:
     """Owed days stay owed, and a made-up run that failed causes no pause."""
-    rows.publish(DAY, is_made_up=True)
-    rows.make_run(date(2026, 11, 18), state="failed", finished_at=at(2))
+    reports.publish(DAY, is_made_up=True)
+    reports.make_run(date(2026, 11, 18), state="failed", finished_at=at(2))
     ReportRun.objects.update(is_made_up=True)
     assert nights.owed_days(at(2)) == days(18, 19, 20)
     assert nights.next_day(at(2)) == date(2026, 11, 18)
@@ -137,7 +137,7 @@ def test_made_up_reports_do_not_count_as_nights() -> None:
 @pytest.mark.parametrize(("failures", "minutes"), [(1, 5), (2, 10), (3, 20), (4, 40), (9, 360), (60, 360)])
 def test_a_day_that_failed_pauses_longer_each_time(failures: int, minutes: int) -> None:
     for day in days(18, 19):
-        rows.publish(day)
+        reports.publish(day)
     for _ in range(failures):
         fail(DAY, at(2))
 
@@ -152,8 +152,8 @@ def test_a_day_that_fails_does_not_hold_up_the_next() -> None:
 
 # Status ---------------------------------------------------------------------------------------------------------------
 def test_a_missing_night_is_an_alarm_only_after_some_time() -> None:
-    rows.publish(date(2026, 11, 19))
-    rows.publish(date(2026, 11, 18))
+    reports.publish(date(2026, 11, 19))
+    reports.publish(date(2026, 11, 18))
     assert status(at(2, 59)).state == State.PRESENT
     found = status(at(3))
     assert found.is_alarm
@@ -164,15 +164,15 @@ def test_a_missing_night_is_an_alarm_only_after_some_time() -> None:
 def test_the_alarm_says_why_the_last_run_failed() -> None:
     fail(DAY, at(2))
     assert "Spark failed: x" in status(at(9)).words
-    rows.make_run(DAY, state="running", step="compute", finished_at=None)
+    reports.make_run(DAY, state="running", step="compute", finished_at=None)
     assert "still under way (compute)" in status(at(9)).words
 
 
 def test_the_status_with_last_nights_reports_counts_their_flags() -> None:
     for day in days(18, 19):
-        rows.publish(day)
-    rows.make_night(DAY)
-    rows.make_check(DAY)
+        reports.publish(day)
+    reports.make_night(DAY)
+    reports.make_check(DAY)
     found = status(at(9))
     assert (found.state, found.newest_day, found.anomalies, found.findings) == (State.PRESENT, DAY, 1, 1)
 
@@ -208,7 +208,7 @@ def test_an_indicator_shows_a_missing_night() -> None:
 @pytest.mark.usefixtures("no_memory")
 def test_the_indicator_is_green_while_all_is_well() -> None:
     for day in days(18, 19, 20):
-        rows.publish(day)
+        reports.publish(day)
     SAVED.save(status(at(9)))
     assert reports_indicator().state == IndicatorState.GREEN
 
@@ -216,8 +216,8 @@ def test_the_indicator_is_green_while_all_is_well() -> None:
 @pytest.mark.usefixtures("no_memory")
 def test_an_indicator_shows_that_a_night_lacks_history_after_its_lake_was_lost(admin_client: Client) -> None:
     for day in days(18, 19, 20):
-        rows.publish(day)
-    rows.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
+        reports.publish(day)
+    reports.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
     SAVED.save(status(at(9)))
 
     found = indicator("anomalies")
@@ -332,13 +332,13 @@ def test_a_worker_that_is_stopped_leaves_the_request_to_the_next(
 
 def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
     on_demand.ask(*days(19, 20), replace=False, now=at(2))
-    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before the request
-    rows.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(3))
-    rows.make_run(DAY, state="running", started_at=at(4))  # not yet recorded as killed
+    reports.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before the request
+    reports.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(3))
+    reports.make_run(DAY, state="running", started_at=at(4))  # not yet recorded as killed
     assert on_demand.next_request() is not None
 
     ReportRun.objects.filter(state="running").update(state="failed", error=on_demand.KILLED)  # as the third one does
-    rows.make_run(DAY, state="running", started_at=at(5))
+    reports.make_run(DAY, state="running", started_at=at(5))
     assert on_demand.next_request() is None
     assert not RequestedRun.objects.exists()
 
@@ -350,7 +350,7 @@ def test_a_request_of_an_operator_is_logged_with_its_reason(
     sent: list[str] = []
     monkeypatch.setattr(current_app, "send_task", sent.append)
     log_in(client, "operator")
-    rows.publish(DAY)
+    reports.publish(DAY)
     page = client.get(REQUEST).content.decode()
     assert "The reports of 2 days are computed" in page
     assert "1 of these days have reports" in page
@@ -401,7 +401,7 @@ def test_a_range_that_cannot_be_made_is_not_found(admin_client: Client, query: s
 # Mail -----------------------------------------------------------------------------------------------------------------
 def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: LazySettings) -> None:
     settings.REPORT_RECIPIENTS = ["ann@example.org", "bob@example.org"]
-    rows.make_night(DAY)
+    reports.make_night(DAY)
 
     send_summary(DAY)
 
@@ -418,7 +418,7 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
 
 def test_a_night_is_owed_until_it_is_mailed(settings: LazySettings) -> None:
     settings.REPORT_RECIPIENTS = ["ann@example.org"]
-    owed, _ = (rows.publish(day) for day in days(19, 20))
+    owed, _ = (reports.publish(day) for day in days(19, 20))
     PublishedDay.objects.filter(day=owed.day).update(mailed_at=None)
     usual, settings.EMAIL_BACKEND = settings.EMAIL_BACKEND, "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_PORT = 1
@@ -434,7 +434,7 @@ def test_a_night_is_owed_until_it_is_mailed(settings: LazySettings) -> None:
 
 
 def test_without_recipients_no_mail_is_sent() -> None:
-    rows.publish(DAY)
+    reports.publish(DAY)
     PublishedDay.objects.update(mailed_at=None)
     tasks.watch_reports()
     assert not mail.outbox
@@ -454,7 +454,7 @@ def test_a_day_is_mailed_when_a_night_makes_its_first_reports(
     before: dict[str, Any], is_mailed: bool, is_owed: bool
 ) -> None:
     if before:
-        rows.publish(DAY)
+        reports.publish(DAY)
         PublishedDay.objects.update(**before)
     now = at(5)
     run = ReportRun.objects.create(from_day=DAY, to_day=DAY, started_at=now, seen_at=now)

@@ -22,8 +22,8 @@ from spark_reports.console.tables import columns_of
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
 from spark_reports.nights import status
 from spark_reports.running import parts
-from spark_reports.tests import rows
 from tests.budget import combinations
+from tests.rig import reports
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)
@@ -56,7 +56,7 @@ def log_in(client: Client, role: str) -> Client:
 @every_report
 def test_a_report_shows_its_figures_as_chart_and_table(admin_client: Client, slug: str) -> None:
     for days_ago in range(3):
-        rows.make_night(DAY - timedelta(days=days_ago))
+        reports.make_night(DAY - timedelta(days=days_ago))
 
     html = html_of(admin_client, f"{slug}/")
 
@@ -71,11 +71,11 @@ def test_a_report_shows_its_figures_as_chart_and_table(admin_client: Client, slu
 
 
 def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> None:
-    rows.publish(DAY)
-    rows.make_rate(DAY, events=10, total=200)
-    rows.make_rate(DAY, events=190, total=200, is_failure=False, outcome="success")
-    rows.make_rate(DAY, events=5, total=100, platform="android", app_topic="")
-    rows.make_rate(DAY, events=95, total=100, platform="android", app_topic="", is_failure=False, outcome="success")
+    reports.publish(DAY)
+    reports.make_rate(DAY, events=10, total=200)
+    reports.make_rate(DAY, events=190, total=200, is_failure=False, outcome="success")
+    reports.make_rate(DAY, events=5, total=100, platform="android", app_topic="")
+    reports.make_rate(DAY, events=95, total=100, platform="android", app_topic="", is_failure=False, outcome="success")
 
     html = html_of(admin_client, "error-rates/")
     only_android = html_of(admin_client, "error-rates/", platform="android")
@@ -96,13 +96,13 @@ def test_failures_are_summed_over_platforms_and_apps(admin_client: Client) -> No
     ],
 )
 def test_a_page_can_be_narrowed_to_one_bridge(admin_client: Client, slug: str, shown: list[str]) -> None:
-    rows.publish(DAY)
+    reports.publish(DAY)
     for bridge, number in (("waku", 1111), ("xmpp", 2222)):
-        rows.make_rate(DAY, bridge=bridge, events=number, total=number)
-        rows.make_churn(DAY, bridge=bridge, active_at_start=number)
-        rows.make_lifetime(DAY, bridge=bridge, tokens=number)
-        rows.make_latency(DAY, bridge=bridge, events=number)
-    rows.make_latency(DAY, events=3333)
+        reports.make_rate(DAY, bridge=bridge, events=number, total=number)
+        reports.make_churn(DAY, bridge=bridge, active_at_start=number)
+        reports.make_lifetime(DAY, bridge=bridge, tokens=number)
+        reports.make_latency(DAY, bridge=bridge, events=number)
+    reports.make_latency(DAY, events=3333)
 
     html, of_xmpp = html_of(admin_client, f"{slug}/"), html_of(admin_client, f"{slug}/", bridge="xmpp")
 
@@ -124,13 +124,13 @@ def test_the_newest_day_is_first_and_has_its_rows_in_the_order_of_the_legend(
 ) -> None:
     days = [DAY - timedelta(days=1), DAY]
     for day in days:
-        rows.publish(day)
+        reports.publish(day)
         for stage in ("query", "dispatch"):
-            rows.make_rate(day, stage=stage)
+            reports.make_rate(day, stage=stage)
         for stage in ("reply", "answer"):
-            rows.make_latency(day, stage=stage)
+            reports.make_latency(day, stage=stage)
         for role in ("sender", "recipient"):
-            rows.make_load(day, role=role)
+            reports.make_load(day, role=role)
 
     html = html_of(admin_client, f"{slug}/")
 
@@ -139,7 +139,7 @@ def test_the_newest_day_is_first_and_has_its_rows_in_the_order_of_the_legend(
 
 
 def test_a_single_day_is_drawn_by_hour(admin_client: Client) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
 
     html = html_of(admin_client, "error-rates/", **{"from": DAY, "to": DAY})
 
@@ -190,15 +190,15 @@ def test_a_missing_part_is_reported_once(admin_client: Client, monkeypatch: pyte
 
 @every_report
 def test_a_day_without_events_is_not_a_missing_day(admin_client: Client, slug: str) -> None:
-    rows.publish(DAY)
+    reports.publish(DAY)
     html = html_of(admin_client, f"{slug}/", **{"from": DAY, "to": DAY})
     assert "have no rows for these filters" in html
     assert "have no reports" not in html
 
 
 def test_a_gap_is_shown_with_a_link_that_closes_it(admin_client: Client) -> None:
-    rows.make_night(DAY)
-    rows.make_night(DAY - timedelta(days=3))
+    reports.make_night(DAY)
+    reports.make_night(DAY - timedelta(days=3))
     html = html_of(admin_client, "latency/", **{"from": DAY - timedelta(days=3), "to": DAY})
     assert "2 of 4 days have no reports" in html
     assert f"{REPORTS}run/?from={DAY - timedelta(days=2)}&amp;to={DAY - timedelta(days=1)}" in html
@@ -206,10 +206,10 @@ def test_a_gap_is_shown_with_a_link_that_closes_it(admin_client: Client) -> None
 
 @every_report
 def test_findings_about_the_data_are_shown_above_the_figures(admin_client: Client, slug: str) -> None:
-    rows.make_night(DAY)
-    rows.make_check(DAY)
-    rows.make_check(DAY, check_name="reconciliation", subject="ios im.status.ethereum", expected=1015, found=1000)
-    rows.make_check(DAY, check_name="timestamps", is_ok=True)
+    reports.make_night(DAY)
+    reports.make_check(DAY)
+    reports.make_check(DAY, check_name="reconciliation", subject="ios im.status.ethereum", expected=1015, found=1000)
+    reports.make_check(DAY, check_name="timestamps", is_ok=True)
 
     html = html_of(admin_client, f"{slug}/")
 
@@ -222,7 +222,7 @@ def test_findings_about_the_data_are_shown_above_the_figures(admin_client: Clien
 @every_report
 def test_stale_reports_are_named_above_the_figures(admin_client: Client, slug: str) -> None:
     for days_ago in (2, 1, 0):
-        rows.make_night(DAY - timedelta(days=days_ago))
+        reports.make_night(DAY - timedelta(days=days_ago))
     renewed = PublishedDay.objects.filter(day=DAY - timedelta(days=1))
     renewed.update(renewed_at=timezone.now() + timedelta(seconds=1))
 
@@ -235,9 +235,9 @@ def test_stale_reports_are_named_above_the_figures(admin_client: Client, slug: s
 
 def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client: Client) -> None:
     for days_ago in range(3):
-        rows.make_night(DAY - timedelta(days=days_ago))
-        rows.make_check(DAY - timedelta(days=days_ago), expected=100 + days_ago)
-    rows.make_check(DAY, check_name="continuity", subject="device tokens")
+        reports.make_night(DAY - timedelta(days=days_ago))
+        reports.make_check(DAY - timedelta(days=days_ago), expected=100 + days_ago)
+    reports.make_check(DAY, check_name="continuity", subject="device tokens")
 
     html, night = html_of(admin_client, "latency/"), html_of(admin_client, "")
 
@@ -250,8 +250,8 @@ def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client: C
 # Lineage --------------------------------------------------------------------------------------------------------------
 @every_report
 def test_a_page_names_the_facts_and_the_code_of_its_days(admin_client: Client, slug: str) -> None:
-    rows.make_night(DAY, facts_digest="0123456789abcdef" * 4, code_version="0.2.0 fedcba987654")
-    rows.make_night(DAY - timedelta(days=1))  # a day from before lineage was stored
+    reports.make_night(DAY, facts_digest="0123456789abcdef" * 4, code_version="0.2.0 fedcba987654")
+    reports.make_night(DAY - timedelta(days=1))  # a day from before lineage was stored
 
     report, night = html_of(admin_client, f"{slug}/"), html_of(admin_client, "")
 
@@ -263,17 +263,17 @@ def test_a_page_names_the_facts_and_the_code_of_its_days(admin_client: Client, s
 
 @pytest.mark.parametrize("path", ["", *(f"{slug}/" for slug in PAGES)])
 def test_every_page_of_made_up_reports_says_so_and_none_of_real_ones(admin_client: Client, path: str) -> None:
-    rows.make_night(DAY, is_made_up=True)
+    reports.make_night(DAY, is_made_up=True)
     html = html_of(admin_client, path)
     assert "Nothing of it happened on this server" in html
     assert "Make them again" not in html
 
-    rows.PublishedDay.objects.update(is_made_up=False)
+    PublishedDay.objects.update(is_made_up=False)
     assert "Made up" not in html_of(admin_client, path)
 
 
 def test_a_file_and_a_run_of_made_up_reports_say_so(admin_client: Client) -> None:
-    rows.make_night(DAY, is_made_up=True)
+    reports.make_night(DAY, is_made_up=True)
     ReportRun.objects.update(is_made_up=True)
     run = ReportRun.objects.get()
 
@@ -284,7 +284,7 @@ def test_a_file_and_a_run_of_made_up_reports_say_so(admin_client: Client) -> Non
     assert 'filename="made-up-latency-' in file
     assert "(made up)" in listed
     assert "(made up)" in page
-    rows.PublishedDay.objects.update(is_made_up=False)
+    PublishedDay.objects.update(is_made_up=False)
     assert 'filename="latency-' in admin_client.get(f"{REPORTS}latency.csv")["Content-Disposition"]
 
 
@@ -319,7 +319,7 @@ def test_without_pyspark_the_page_says_the_one_command(
     ),
 )
 def test_a_wrong_value_in_an_address_is_no_error(admin_client: Client, slug: str, query: dict[str, Any]) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
     assert admin_client.get(f"{REPORTS}{slug}/", query).status_code == 200
     assert admin_client.get(f"{REPORTS}{slug}.csv", query).status_code == 200
 
@@ -340,8 +340,8 @@ def test_an_unknown_report_is_not_found(admin_client: Client) -> None:
 
 
 def test_a_text_of_a_gateway_cannot_become_markup(admin_client: Client) -> None:
-    rows.publish(DAY)
-    rows.make_signature(DAY, signature="<script>alert(1)</script>")
+    reports.publish(DAY)
+    reports.make_signature(DAY, signature="<script>alert(1)</script>")
     html = html_of(admin_client, "failure-signatures/")
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert" in html
@@ -357,8 +357,8 @@ def csv_of(client: Client, slug: str, **query: Any) -> list[list[str]]:
 
 @every_report
 def test_the_csv_file_has_every_column_and_row_of_the_days(admin_client: Client, slug: str) -> None:
-    rows.make_night(DAY)
-    rows.make_night(DAY - timedelta(days=1))
+    reports.make_night(DAY)
+    reports.make_night(DAY - timedelta(days=1))
 
     head, *body = csv_of(admin_client, slug, **{"from": DAY, "to": DAY})
 
@@ -379,10 +379,10 @@ def test_every_table_beside_a_report_has_a_test() -> None:
 def test_a_table_beside_a_report_has_a_csv_file_with_the_same_filters(
     admin_client: Client, slug: str, table: str, number: int
 ) -> None:
-    rows.make_night(DAY)
-    rows.make_night(DAY - timedelta(days=1))
+    reports.make_night(DAY)
+    reports.make_night(DAY - timedelta(days=1))
     for stage in ("churn", "answer"):
-        rows.make_anomaly(DAY, figure="churn_rate", stage=stage)
+        reports.make_anomaly(DAY, figure="churn_rate", stage=stage)
 
     link = re.search(rf'href="({REPORTS}{slug}.csv\?table={table}&[^"]*)"', html_of(admin_client, f"{slug}/"))
     assert link
@@ -393,8 +393,8 @@ def test_a_table_beside_a_report_has_a_csv_file_with_the_same_filters(
 
 
 def test_a_filter_that_leaves_no_anomaly_leaves_none_in_the_csv_file(admin_client: Client) -> None:
-    rows.make_night(DAY)
-    rows.make_rate(DAY, stage="query")
+    reports.make_night(DAY)
+    reports.make_rate(DAY, stage="query")
     assert len(csv_of(admin_client, "error-rates", table="anomalies", stage="dispatch")) == 2
     assert len(csv_of(admin_client, "error-rates", table="anomalies", stage="query")) == 1
     assert admin_client.get(f"{REPORTS}error-rates.csv", {"table": "heavy-actors"}).status_code == 404
@@ -402,15 +402,15 @@ def test_a_filter_that_leaves_no_anomaly_leaves_none_in_the_csv_file(admin_clien
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1"])
 def test_no_text_of_a_csv_file_is_a_formula(admin_client: Client, text: str) -> None:
-    rows.publish(DAY)
-    rows.make_signature(DAY, signature=text)
+    reports.publish(DAY)
+    reports.make_signature(DAY, signature=text)
     head, row = csv_of(admin_client, "failure-signatures")
     assert row[head.index("signature")] == f"'{text}"
 
 
 def test_figures_below_zero_stay_figures(admin_client: Client) -> None:
-    rows.publish(DAY)
-    rows.make_rate(DAY, change=-0.01)
+    reports.publish(DAY)
+    reports.make_rate(DAY, change=-0.01)
     head, row = csv_of(admin_client, "error-rates")
     assert row[head.index("change")] == "-0.01"
 
@@ -418,7 +418,7 @@ def test_figures_below_zero_stay_figures(admin_client: Client) -> None:
 # Permissions and queries ----------------------------------------------------------------------------------------------
 @every_report
 def test_only_roles_with_the_permission_open_report_pages(client: Client, slug: str) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
     paths = [REPORTS, f"{REPORTS}{slug}/", f"{REPORTS}{slug}.csv"]
     assert [client.get(path).status_code for path in paths] == [302] * 3
     log_in(client, "nobody")
@@ -433,8 +433,8 @@ def test_more_days_cost_no_more_queries(admin_client: Client, slug: str) -> None
     counts = []
     for days in (1, 20):
         for days_ago in range(days):
-            rows.PublishedDay.objects.filter(day=DAY - timedelta(days=days_ago)).delete()
-            rows.make_night(DAY - timedelta(days=days_ago))
+            PublishedDay.objects.filter(day=DAY - timedelta(days=days_ago)).delete()
+            reports.make_night(DAY - timedelta(days=days_ago))
         admin_client.get(f"{REPORTS}{slug}/")
         with CaptureQueriesContext(connection) as queries:
             html_of(admin_client, f"{slug}/", **{"from": DAY - timedelta(days=30), "to": DAY})
@@ -444,9 +444,9 @@ def test_more_days_cost_no_more_queries(admin_client: Client, slug: str) -> None
 
 @pytest.mark.parametrize(("slug", "figure"), [("error-rates", "error_rate"), ("token-churn", "churn_rate")])
 def test_flags_stand_on_the_page_of_their_report(admin_client: Client, slug: str, figure: str) -> None:
-    rows.publish(DAY)
-    rows.make_anomaly(DAY, figure=figure, z_score=12.5)
-    rows.make_anomaly(DAY, figure="another", z_score=99.9)
+    reports.publish(DAY)
+    reports.make_anomaly(DAY, figure=figure, z_score=12.5)
+    reports.make_anomaly(DAY, figure="another", z_score=99.9)
     html = html_of(admin_client, f"{slug}/")
     assert "0.0 % to 12.0 %" in html
     assert "+12.5" in html
@@ -455,8 +455,8 @@ def test_flags_stand_on_the_page_of_their_report(admin_client: Client, slug: str
 
 # The night ------------------------------------------------------------------------------------------------------------
 def test_the_night_shows_flags_with_the_figures_behind_them(admin_client: Client) -> None:
-    rows.make_night(DAY)
-    rows.make_check(DAY)
+    reports.make_night(DAY)
+    reports.make_check(DAY)
 
     html = html_of(admin_client, "")
 
@@ -470,15 +470,15 @@ def test_a_night_without_reports_says_so(admin_client: Client) -> None:
 
 
 def test_the_page_of_a_night_is_addressed_by_its_day(admin_client: Client) -> None:
-    rows.make_night(DAY)
-    rows.publish(DAY - timedelta(days=1))
+    reports.make_night(DAY)
+    reports.publish(DAY - timedelta(days=1))
     assert "complete and empty" in html_of(admin_client, "", day=DAY - timedelta(days=1))
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
 def test_runs_are_listed_with_counts_duration_and_log(admin_client: Client) -> None:
     now = timezone.now()
-    run = rows.make_run(
+    run = reports.make_run(
         DAY, started_at=now - timedelta(seconds=75), event_count=1_234_567, finding_count=3, error="Spark failed: x",
         state=ReportRun.State.FAILED, log_excerpt="<b>the end</b>", compute_seconds=61.5,
     )  # fmt: skip
@@ -496,23 +496,23 @@ def test_runs_are_listed_with_counts_duration_and_log(admin_client: Client) -> N
 
 
 def test_runs_cannot_be_edited(admin_client: Client) -> None:
-    run = rows.make_run(DAY)
+    run = reports.make_run(DAY)
     assert admin_client.post(f"/admin/spark_reports/reportrun/{run.pk}/change/", {"error": "x"}).status_code == 403
     assert admin_client.get("/admin/spark_reports/reportrun/add/").status_code == 403
     assert admin_client.get(f"/admin/spark_reports/reportrun/{run.pk}/delete/").status_code == 403
 
 
 def test_error_rates_of_hours_are_in_the_file_though_not_in_the_table(admin_client: Client) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
     assert {row[1] for row in csv_of(admin_client, "error-rates")[1:]} == {"", "7"}
     assert ErrorRate.objects.filter(hour=7).exists()
 
 
 # The first nights -----------------------------------------------------------------------------------------------------
 def test_a_night_without_a_band_says_so_and_highlights_failing_stages(admin_client: Client) -> None:
-    rows.publish(DAY)
-    rows.make_rate(DAY, events=368, total=1000, rate=0.368, usual_rate=None, usual_days=2)
-    rows.make_rate(DAY, outcome="success", code="", is_failure=False, events=632, total=1000, usual_days=2)
+    reports.publish(DAY)
+    reports.make_rate(DAY, events=368, total=1000, rate=0.368, usual_rate=None, usual_days=2)
+    reports.make_rate(DAY, outcome="success", code="", is_failure=False, events=632, total=1000, usual_days=2)
     page = html_of(admin_client, "", day=DAY)
 
     assert "No band yet: 2 of 7 days; 1 stage fails more than 5%" in page
@@ -521,8 +521,8 @@ def test_a_night_without_a_band_says_so_and_highlights_failing_stages(admin_clie
 
 
 def test_a_night_with_a_band_needs_no_absolute_limit(admin_client: Client) -> None:
-    rows.publish(DAY)
-    rows.make_rate(DAY, events=368, total=1000, rate=0.368, usual_days=3)
+    reports.publish(DAY)
+    reports.make_rate(DAY, events=368, total=1000, rate=0.368, usual_days=3)
     page = html_of(admin_client, "", day=DAY)
 
     assert "No figures outside of their usual band" in page
@@ -530,14 +530,14 @@ def test_a_night_with_a_band_needs_no_absolute_limit(admin_client: Client) -> No
 
 
 def test_days_before_the_first_reports_are_not_missed(admin_client: Client) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
     page = html_of(admin_client, "error-rates/", **{"from": DAY - timedelta(days=13), "to": DAY})
 
     assert "days have no reports" not in page
 
 
 def test_one_day_has_a_table_and_no_chart(admin_client: Client) -> None:
-    rows.make_night(DAY)
+    reports.make_night(DAY)
     days = {"from": DAY, "to": DAY}
     assert "Churn rate by day" not in html_of(admin_client, "token-churn/", **days)
     assert "<caption>Churn by day</caption>" in html_of(admin_client, "token-churn/", **days)

@@ -19,8 +19,8 @@ from spark_reports.jobs.sources import read
 from spark_reports.lake import Kind, Lake
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import make_plan
-from tests import factories
 from tests.budget import first_everyday
+from tests.rig.rows import make_channel
 
 DAYS = 3
 PLACES = [(1, "im.status.ethereum"), (2, ""), (1, "im.status.desktop")]
@@ -101,7 +101,7 @@ def test_random_events_reconcile(spark: Any, lake_url: str, count: int) -> None:
     days = [last - timedelta(days=n) for n in reversed(range(DAYS))]
     fleet = Fleet(random.Random(20))
     for place in PLACES:
-        factories.make_channel(place)
+        make_channel(place)
     for day in days:
         store(fleet, day, count // DAYS)
     lake = Lake(lake_url)

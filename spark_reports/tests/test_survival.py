@@ -19,8 +19,8 @@ from spark_reports.jobs.reports import token_lifetime
 from spark_reports.jobs.sources import read
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
-from tests import factories
 from tests.budget import first_everyday
+from tests.rig.rows import make_channel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Kind = RegistrationEvent.Kind
@@ -79,7 +79,7 @@ def test_a_refresh_in_another_app_censors_the_token(spark: Any, lake_url: str, d
     """The token leaves the place where it began, and its later end does not count there."""
     here, there = (1, "im.status.here"), (1, "im.status.there")
     for place in (here, there):
-        factories.make_channel(place)
+        make_channel(place)
     noon = datetime.combine(day - timedelta(days=1), time(12), UTC)
     for place in (here, here, there, there):
         moved = uuid4()
@@ -107,7 +107,7 @@ def test_survival_is_that_of_lifelines_on_random_histories(
     lives: dict[tuple[str, date], list[Life]] = defaultdict(list)
     events: list[RegistrationEvent] = []
     for place in places:
-        factories.make_channel(place)
+        make_channel(place)
         made = [event for _ in range(12) for event in random_installation(rng, place, first, day)]
         # Now and then a refresh comes from another app.
         for event in made:

@@ -22,7 +22,7 @@ from pushserver.history import traffic
 from pushserver.indicators import asking, stored
 from pushserver.indicators.kinds import server
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
-from tests import factories
+from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.workers import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
@@ -55,12 +55,12 @@ def alive(
     for url in NODES:
         read(url)
         look_at(NODE_NOTICES, url, now)
-        factories.make_watermark(node=url)
+        rows.make_watermark(node=url)
     look_at(GORUSH_NOTICES, settings.GORUSH_URLS[0], now)
     cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
-    factories.make_channel()
+    rows.make_channel()
     timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
-    canary.save(factories.make_canary_run(**timings))
+    canary.save(rows.make_canary_run(**timings))
     make_traffic(now)
     monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
     for code in own_faults.REFUSALS:  # an earlier test may have met one

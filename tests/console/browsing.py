@@ -9,7 +9,7 @@ from django.test import Client
 from playwright.sync_api import Page
 
 from pushserver.roles import seed_roles
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 
 PASSWORD = "correct horse battery staple"
 # How long a page is waited for: a busy machine takes its time.

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any
 
 from axes.models import AccessAttempt
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
@@ -27,8 +26,7 @@ from pushserver.models import AccessRecord, Incident
 from registrations.models import Registration
 from spark_reports.console.panels import PAGES
 from spark_reports.nights.closing import last_closed_day
-from spark_reports.tests import rows as reports
-from tests import factories
+from tests.rig import reports, rows
 from waku_bridge.inbound import faults
 
 CONSOLE = "admin/"
@@ -147,55 +145,31 @@ def make_one_of_everything() -> None:
     """Make at least one row for every page of the console."""
     now = timezone.now()
     make_one_of_each_fact()
-    Incident.objects.create(
-        indicator="broker", name="Redis", state="act now", sentence="away", incident_at=now, began_at=now, ended_at=now
-    )
-    factories.make_channel((2, ""))
-    load_seed()
-    _make_staff()
+    rows.make(Incident, indicator="broker", name="Redis", state="act now", sentence="away", ended_at=now)
+    rows.make_channel((2, ""))
+    _make_accounts(now)
     reports.publish(last_closed_day(now))
 
 
 def make_one_of_each_fact(*, device: Mapping[str, Any] | None = None, **user: Any) -> None:
     """Make a row of every table of facts. All rows of a user are about the same user."""
     now = timezone.now()
-    registration = factories.make_registration(**user)
-    factories.make_grant(registration)
-    factories.make_event(pseudonym=registration.pseudonym)
-    factories.make_topic_key(public_key_hash=registration.public_key_hash)
-    request = factories.make_request()
-    notification = factories.make_notification(
-        request=request,
-        route=registration.route,
-        public_key_hash=registration.public_key_hash,
-        installation_id=registration.installation_id,
-    )
-    factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
-    envelope = partial(factories.make_envelope, hash=request.source_key, message_id=request.request_key)
-    envelope(message_type=20, state="failed", reason="KeyError")
+    rows.make_story(envelope={"state": "failed", "reason": "KeyError"}, **user)
     faults.note(f"KeyError ({token_hex(4)})", now=now)
-    factories.make_reply(envelope_hash=request.source_key)
-    factories.make_unknown_error()
-    factories.make_window(factories.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
-    factories.make_dead_letter()
-    factories.make_canary_run()
-    factories.make_xmpp_canary_run()
-    factories.make_device(**device or {})
+    rows.make_window(rows.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
+    for make_one in (rows.make_unknown_error, rows.make_dead_letter, rows.make_canary_run, rows.make_xmpp_canary_run):
+        make_one()
+    rows.make_device(**device or {})
 
 
-def _make_staff() -> None:
-    now = timezone.now()
-    person = User.objects.create_user("ann", is_staff=True)
-    person.groups.add(Group.objects.get(name="support"))
-    TOTPDevice.objects.create(user=person, name="authenticator", confirmed=True)
+def _make_accounts(now: datetime) -> None:
+    """Make rules, an account of the support with everything that belongs to it, and a token."""
+    load_seed()
+    ann = rows.make_staff("support", "ann")
+    TOTPDevice.objects.create(user=ann, name="authenticator", confirmed=True)
     AccessAttempt.objects.create(username="ann", ip_address="192.0.2.1", failures_since_start=1)
     tokens.issue("status page", ["status"], by="ann", now=now)
-    AccessRecord.objects.create(user=person, username="ann", page="user", object_id="1", at=now)
-    LogEntry.objects.create(
-        user=person,
-        content_type=ContentType.objects.get_for_model(Registration),
-        object_id="1",
-        object_repr="a registration",
-        action_flag=CHANGE,
-        change_message="Disabled 1 registration. Why: as agreed",
-    )
+    rows.make(AccessRecord, user=ann, username="ann", page="user", object_id="1", at=now)
+    kind = ContentType.objects.get_for_model(Registration)
+    about = {"content_type": kind, "object_id": "1", "object_repr": "a registration", "action_flag": CHANGE}
+    LogEntry.objects.create(user=ann, change_message="Disabled 1 registration. Why: as agreed", **about)

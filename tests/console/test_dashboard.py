@@ -42,8 +42,8 @@ from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, Incident, TrafficMinute
 from spark_reports.models import Anomaly, PublishedDay
 from spark_reports.nights.closing import last_closed_day
-from tests import factories
 from tests.console.alive import NODES, look_at
+from tests.rig import rows
 from waku_bridge import operations
 from waku_bridge.canary import canary
 from waku_bridge.indicators import LOST_REPLIES, WakuFacts, many_lost_replies
@@ -128,24 +128,24 @@ def note_node() -> None:
 
 
 def break_canary() -> None:
-    canary.save(factories.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
+    canary.save(rows.make_canary_run(state="broken", broken_link="register_answer", cause="bridge"))
 
 
 def trip() -> None:
-    factories.make_channel((1, "im.other"))
-    factories.make_halt("tripped", (1, "im.other"), reason="3 of 3 sends refused: bad_topic")
+    rows.make_channel((1, "im.other"))
+    rows.make_halt("tripped", (1, "im.other"), reason="3 of 3 sends refused: bad_topic")
 
 
 def make_old_envelope() -> None:
-    factories.make_envelope(at=timezone.now() - timedelta(minutes=3))
+    rows.make_envelope(at=timezone.now() - timedelta(minutes=3))
 
 
 def make_old_notification() -> None:
-    factories.make_notification(at=timezone.now() - timedelta(minutes=3))
+    rows.make_notification(at=timezone.now() - timedelta(minutes=3))
 
 
 def make_old_reply() -> None:
-    factories.make_reply(at=timezone.now() - timedelta(minutes=3))
+    rows.make_reply(at=timezone.now() - timedelta(minutes=3))
 
 
 BREAKAGES: list[tuple[Callable[[], Any], str, Shown]] = [
@@ -219,12 +219,12 @@ def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
 
 
 def test_a_component_without_an_app_is_yellow(component: None) -> None:
-    factories.make_xmpp_app(is_retired=True)
+    rows.make_xmpp_app(is_retired=True)
     COMPONENT_END.save("connected")
 
     found = indicators()["xmpp-apps"]
     assert (found.state, found.page) == (State.YELLOW, xmpp_indicators.APPS.page)
-    factories.make_xmpp_app()
+    rows.make_xmpp_app()
     come_by("xmpp", 300)
     assert indicators()["xmpp-apps"].sentence == "serves 1; 300 pushes in the last hour"
 
@@ -292,7 +292,7 @@ def test_the_watch_takes_snapshots_when_nobody_opens_the_page() -> None:
 
 
 def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
-    one = factories.make_reply(at=at, **{"state": "unconfirmed", "repeat_count": 1, **fields})
+    one = rows.make_reply(at=at, **{"state": "unconfirmed", "repeat_count": 1, **fields})
     others = [copy(one) for _ in range(number - 1)]
     for other in others:
         other.pk, other.envelope_hash = None, token_bytes(32)
@@ -366,8 +366,8 @@ def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind
     another = NODES[0].replace("reader:", "another:")
     settings.WAKU_STORE_NODES = [NODES[0], another]
     never = [found for found in take_snapshot(now=now).indicators if found.id.startswith("store-")]
-    behind = factories.make_watermark(node=another, at=now - timedelta(hours=1))
-    factories.make_window(behind, start_at=behind.watermark_at, end_at=now)
+    behind = rows.make_watermark(node=another, at=now - timedelta(hours=1))
+    rows.make_window(behind, start_at=behind.watermark_at, end_at=now)
 
     stores = waku_facts().stores
 
@@ -508,13 +508,13 @@ def test_the_number_of_queries_of_a_refresh_does_not_depend_on_the_rows(
     for break_it in (trip, make_old_envelope, make_old_notification, make_old_reply):
         break_it()
     for number in range(50):
-        factories.make_channel((1, f"app.{number}"))
-        factories.make_halt("paused", (1, f"app.{number}"))
-        factories.make_attempt(outcome="transient", code="unavailable")
-        factories.make_unknown_error()
-        factories.make_dead_letter()
-        factories.make_reply(state="abandoned")
-        factories.make_envelope()
+        rows.make_channel((1, f"app.{number}"))
+        rows.make_halt("paused", (1, f"app.{number}"))
+        rows.make_attempt(outcome="transient", code="unavailable")
+        rows.make_unknown_error()
+        rows.make_dead_letter()
+        rows.make_reply(state="abandoned")
+        rows.make_envelope()
     admin_client.get("/admin/", headers=REFRESH)  # saves the current incidents
 
     with django_assert_max_num_queries(expected_count):

@@ -13,8 +13,8 @@ from pushserver.history import traffic
 from pushserver.indicators import stored
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
 from pushserver.tasks import count_traffic
-from tests import factories
 from tests.console.test_dashboard import indicators, stop_reading, text
+from tests.rig import rows
 
 pytestmark = pytest.mark.django_db
 WELL = "Messages get through, and nothing needs you"
@@ -68,7 +68,7 @@ def test_a_chart_begins_when_the_server_does(admin_client: Client) -> None:
 
 # Results of pushes ----------------------------------------------------------------------------------------------------
 def try_pushes(at: datetime, number: int, **fields: str) -> None:
-    attempt = factories.make_attempt(token_type=1, app_topic="im.status.ethereum", started_at=at, **fields)
+    attempt = rows.make_attempt(token_type=1, app_topic="im.status.ethereum", started_at=at, **fields)
     columns = {field.attname: getattr(attempt, field.attname) for field in Attempt._meta.concrete_fields}
     del columns["id"]
     Attempt.objects.bulk_create(Attempt(**columns | {"number": 2 + n}) for n in range(number - 1))
@@ -80,8 +80,8 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
     AttemptMinute.objects.all().delete()
     minute, now = traffic.MINUTE, timezone.now()
     newest = traffic.minutes(now)[-1]
-    factories.make_channel((2, ""))
-    factories.make_request(at=newest - traffic.SHOWN)  # the beginning of the counted time
+    rows.make_channel((2, ""))
+    rows.make_request(at=newest - traffic.SHOWN)  # the beginning of the counted time
     for ago in (4, 3, 2, 1):
         try_pushes(newest - ago * minute, 30, outcome="transient", code="unreachable")
     list(traffic.count_owed(now=now))
@@ -106,7 +106,7 @@ def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_mi
 # Ends of notifications ------------------------------------------------------------------------------------------------
 def end_all(state: str, number: int, at: datetime) -> None:
     for _ in range(number):
-        factories.make_notification(state=state, finished_at=at, at=at - timedelta(seconds=9), report="success")
+        rows.make_notification(state=state, finished_at=at, at=at - timedelta(seconds=9), report="success")
 
 
 def table(client: Client, name: str) -> list[list[str]]:
@@ -129,8 +129,8 @@ def test_ends_of_pushes_are_compared_with_yesterday_and_each_figure_lists_its_ro
     for number, state in ((70, "expired"), (2, "dead_token")):
         NotificationMinute.objects.create(begin_at=within - traffic.DAY, state=state, count=number)
     TrafficMinute.objects.create(begin_at=within - traffic.DAY, counted_at=newest, request_count=1, reply_count=1)
-    factories.make_unknown_error(last_seen_at=timezone.now())
-    factories.make_unknown_error(last_seen_at=before)
+    rows.make_unknown_error(last_seen_at=timezone.now())
+    rows.make_unknown_error(last_seen_at=before)
 
     assert table(admin_client, "ended") == [["delivered", "4", "0"], ["dead_token", "0", "2"], ["expired", "3", "70"]]
     assert table(admin_client, "tried") == [["transient", "unavailable", "6", "60.0", "%", "0"]]

@@ -31,9 +31,9 @@ from pushserver.console.drain import DRAIN_ID
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
 from registrations.models import Registration, Route
-from tests import factories
 from tests.console.test_pages import count_queries
 from tests.conversation import CLIENT, OUTSIDER, TOKEN, push, registration, request, say
+from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.codec.client_strings import issue
@@ -46,11 +46,11 @@ pytestmark = pytest.mark.django_db
 def make_story(public_key=PUBLIC_KEY, *, ago=timedelta(minutes=5), **fields):
     """Make a notification that failed once and then arrived, with everything around it."""
     at = timezone.now() - ago
-    registration = factories.make_registration(public_key_hash=key_hash(public_key))
-    factories.make_grant(registration)
-    factories.make_event(pseudonym=registration.pseudonym)
-    request = factories.make_answered_request(at=at + timedelta(milliseconds=40))
-    factories.make_envelope(
+    registration = rows.make_registration(public_key_hash=key_hash(public_key))
+    rows.make_grant(registration)
+    rows.make_event(pseudonym=registration.pseudonym)
+    request = rows.make_answered_request(at=at + timedelta(milliseconds=40))
+    rows.make_envelope(
         hash=request.source_key,
         message_id=request.request_key,
         message_type=20,
@@ -59,7 +59,7 @@ def make_story(public_key=PUBLIC_KEY, *, ago=timedelta(minutes=5), **fields):
         processed_at=request.received_at,
         payload=None,
     )
-    factories.make_reply(
+    rows.make_reply(
         envelope_hash=request.source_key,
         state="confirmed",
         published_at=at + timedelta(seconds=1.2),
@@ -69,7 +69,7 @@ def make_story(public_key=PUBLIC_KEY, *, ago=timedelta(minutes=5), **fields):
         payload=None,
         at=at + timedelta(seconds=1),
     )
-    notification = factories.make_notification(
+    notification = rows.make_notification(
         **{
             "request": request,
             "route": registration.route,
@@ -84,7 +84,7 @@ def make_story(public_key=PUBLIC_KEY, *, ago=timedelta(minutes=5), **fields):
         | fields
     )
     for number, (outcome, code, seconds) in enumerate([("transient", "unreachable", 0.1), ("delivered", "", 3.9)], 1):
-        factories.make_attempt(
+        rows.make_attempt(
             notification,
             number=number,
             outcome=outcome,
@@ -138,7 +138,7 @@ def test_a_chat_key_in_any_form_leads_to_its_user(admin_client: Client, write) -
 def test_hashes_ids_numbers_and_links_lead_to_the_one_thing_they_mean(admin_client: Client) -> None:
     notification = make_story()
     lookalike = make_story(PrivateKey(b"\x06" * 32).public_key.format())
-    factories.make_registration(public_key_hash=b"\x04" * 64)  # begins like a chat key, as does the id:
+    rows.make_registration(public_key_hash=b"\x04" * 64)  # begins like a chat key, as does the id:
     NotificationRequest.objects.filter(pk=lookalike.request_id).update(message_id=b"\x02" * 32)
     user, timeline = f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/", f"/admin/timelines/{notification.pk}/"
     request, short = notification.request, short_form(PUBLIC_KEY)
@@ -168,7 +168,7 @@ def test_hashes_ids_numbers_and_links_lead_to_the_one_thing_they_mean(admin_clie
 
 
 def test_the_node_and_the_client_string_of_an_xmpp_device_lead_to_it(admin_client: Client) -> None:
-    device = factories.make_device()
+    device = rows.make_device()
     given = issue(device.pk, client_keys()[0])
     page = f"/admin/xmpp_bridge/device/{device.pk}/change/"
 
@@ -192,7 +192,7 @@ def test_an_unknown_client_string_or_node_is_reported_and_not_repeated(admin_cli
 
 def test_a_message_to_several_installations_leads_to_a_choice(admin_client: Client) -> None:
     first = make_story()
-    second = factories.make_notification(request=first.request, position=1)
+    second = rows.make_notification(request=first.request, position=1)
 
     html = find(admin_client, bytes(first.request.message_id).hex()).content.decode()
 
@@ -200,12 +200,12 @@ def test_a_message_to_several_installations_leads_to_a_choice(admin_client: Clie
 
 
 def test_an_envelope_that_is_no_request_leads_to_its_page(admin_client: Client) -> None:
-    envelope = factories.make_envelope()
+    envelope = rows.make_envelope()
     assert end_of(find(admin_client, envelope.hash.hex())).endswith("/change/")
 
 
 def test_a_request_without_notifications_is_found(admin_client: Client) -> None:
-    request = factories.make_answered_request()
+    request = rows.make_answered_request()
     assert "/timelines/requests/" in end_of(find(admin_client, request.message_id.hex()))
 
 
@@ -247,7 +247,7 @@ def test_a_chat_key_that_lost_digits_is_reported_and_neither_searched_nor_shown(
     admin_client: Client, write, cut: int, missing: str
 ) -> None:
     term = write(PUBLIC_KEY)[:-cut]
-    factories.make_request()  # the term does not match it
+    rows.make_request()  # the term does not match it
     for address in (reverse("find"), "/admin/search/registrations/registration/"):
         response = admin_client.post(address, {"q": term}, follow=True)
         assert f"looks like a chat key with {missing} missing" in response.content.decode()
@@ -342,10 +342,10 @@ def assert_in_order(steps: list[str], text: str) -> None:
 
 def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Client) -> None:
     began = timezone.now() - timedelta(minutes=10)
-    notification = factories.make_notification(at=began, attempt_count=5)
+    notification = rows.make_notification(at=began, attempt_count=5)
     for number, code in enumerate(["http_503", "http_503", "http_503", "http_429", "http_503"], 1):
         at = began + timedelta(minutes=number)
-        factories.make_attempt(notification, number=number, outcome="transient", code=code, started_at=at)
+        rows.make_attempt(notification, number=number, outcome="transient", code=code, started_at=at)
     text = timeline(admin_client, notification)
     assert "Attempts 2 to 3: transient as attempt 1; this is when the last ended" in text
     assert [f"Attempt {number} started" in text for number in range(1, 6)] == [True, False, False, True, True]
@@ -381,12 +381,12 @@ def test_a_timeline_shows_the_trace_of_its_request_where_it_is_traced(admin_clie
 def make_push(**fields):
     """Make the rows of an XMPP push that was delivered."""
     at = timezone.now() - timedelta(minutes=5)
-    device = factories.make_device()
-    request = factories.make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
+    device = rows.make_device()
+    request = rows.make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
     push = {"public_key_hash": b"", "installation_id": str(device.pk), "route": device.route, "type": 0}
     state = {"state": "delivered", "report": "success", "finished_at": at + timedelta(seconds=1)}
-    notification = factories.make_notification(request=request, at=at, grade="high", **push | state | fields)
-    factories.make_attempt(notification, outcome="delivered", latency_ms=80, started_at=at + timedelta(seconds=0.2))
+    notification = rows.make_notification(request=request, at=at, grade="high", **push | state | fields)
+    rows.make_attempt(notification, outcome="delivered", latency_ms=80, started_at=at + timedelta(seconds=0.2))
     return notification
 
 
@@ -472,9 +472,9 @@ def test_a_timeline_shows_the_state_of_the_reply(admin_client: Client, state: st
 def test_a_timeline_shows_the_halt_that_delays_a_push(admin_client: Client) -> None:
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
     now = timezone.now()
-    factories.make_channel((2, ""))
-    factories.make_halt("paused", (2, ""), reason="new key")
-    factories.make_halt("unreachable", gateway="gorush")
+    rows.make_channel((2, ""))
+    rows.make_halt("paused", (2, ""), reason="new key")
+    rows.make_halt("unreachable", gateway="gorush")
     halts.start_draining(by="ann", why="gorush moves", now=now)
     notification.route.state, notification.route.disabled_reason = "disabled", "operator"
     notification.route.save()
@@ -529,11 +529,11 @@ def test_the_first_line_shows_the_halt_that_delays_a_push_and_its_beginning(admi
 
 def test_the_first_line_of_a_request_shows_why_nothing_was_sent(admin_client: Client) -> None:
     decided = pack([Decided(0, Verdict.SUPPRESSED, 1, Wish.CHAT_MUTED), Decided(1, Verdict.WRONG_TOKEN, 1)])
-    request = factories.make_answered_request(decided=decided)
+    request = rows.make_answered_request(decided=decided)
     line = first_line(admin_client, request_timeline_url(request.pk))
     assert line.startswith("Nothing was sent: Suppressed by the recipient: its chat is muted. Wrong access")
 
-    factories.make_notification(request=request)
+    rows.make_notification(request=request)
     line = first_line(admin_client, request_timeline_url(request.pk))
     assert line.startswith("2 pushes decided at once: Suppressed by")
     assert line.endswith("It brought 1 notification with a timeline of its own.")
@@ -627,7 +627,7 @@ def staffed(row: Model, message: str, *, minutes: float) -> None:
 
 def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_client: Client) -> None:
     notification = make_story(finished_at=timezone.now())
-    channel = factories.make_channel((2, ""))
+    channel = rows.make_channel((2, ""))
     staffed(channel, "Paused. Why: new key", minutes=1)
     staffed(channel, "Resumed. Why: it works", minutes=2)
     staffed(channel, "Paused. Why: it was over", minutes=-90)
@@ -651,8 +651,8 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
 
 def test_a_halt_that_the_server_began_is_a_step_while_it_lasts(admin_client: Client) -> None:
     notification = make_story(finished_at=None, state="retrying", next_attempt_at=timezone.now())
-    factories.make_channel((2, ""))
-    factories.make_halt("tripped", (2, ""), reason="41 of 50 refused")
+    rows.make_channel((2, ""))
+    rows.make_halt("tripped", (2, ""), reason="41 of 50 refused")
     assert "Halted by the server: tripped 41 of 50 refused" in timeline(admin_client, notification)
 
 
@@ -700,7 +700,7 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
     Notification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
     if not has_attempt:
         Attempt.objects.all().delete()
-    channel = factories.make_channel((2, ""))
+    channel = rows.make_channel((2, ""))
     staffed(channel, "Paused. Why: new key", minutes=1)
     staffed(channel, "Resumed. Why: it works", minutes=2)
     halts.trip(app, reason="41 of 50 refused", now=notification.created_at)
@@ -726,7 +726,7 @@ def test_a_halt_has_no_step_after_the_end_of_the_notification(admin_client: Clie
 
 
 def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(admin_client: Client) -> None:
-    notification, channel = make_story(), factories.make_channel((2, ""))
+    notification, channel = make_story(), rows.make_channel((2, ""))
     app = channel_key(2, "")
     halts.trip(app, reason="41 of 50 refused", now=notification.created_at)
     halts.close_breaker(app, by="ann", now=notification.created_at + timedelta(seconds=1))
@@ -766,7 +766,7 @@ def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
 
 @pytest.mark.parametrize(("state", "shown"), [("confirmed", "-"), ("pending", "in 2 min")])
 def test_only_a_reply_under_way_has_a_next_attempt(admin_client: Client, state: str, shown: str) -> None:
-    reply = factories.make_reply(state=state, next_attempt_at=timezone.now() + timedelta(minutes=2.5))
+    reply = rows.make_reply(state=state, next_attempt_at=timezone.now() + timedelta(minutes=2.5))
     page = words_of(admin_client, f"/admin/waku_bridge/outboundreply/{reply.pk}/change/")
     assert re.search(rf"Next attempt:? {shown} ", page)
 
@@ -776,11 +776,11 @@ def test_pages_cost_the_same_for_much_as_for_little(admin_client: Client) -> Non
     pages = [f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/", f"/admin/timelines/{notification.pk}/"]
     few = [count_queries(admin_client, page) for page in pages]
     for number in range(3, 60):
-        factories.make_attempt(notification, number=number)
-        other = factories.make_registration(public_key_hash=notification.public_key_hash)
-        factories.make_grant(other)
-        factories.make_event(pseudonym=other.pseudonym)
-        factories.make_notification(route=other.route, public_key_hash=notification.public_key_hash)
+        rows.make_attempt(notification, number=number)
+        other = rows.make_registration(public_key_hash=notification.public_key_hash)
+        rows.make_grant(other)
+        rows.make_event(pseudonym=other.pseudonym)
+        rows.make_notification(route=other.route, public_key_hash=notification.public_key_hash)
 
     assert [count_queries(admin_client, page) for page in pages] == few
 

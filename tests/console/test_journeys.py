@@ -17,12 +17,12 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from registrations.models import Registration, Route
-from tests import factories
 from tests.batches import Process
 from tests.console.browsing import PASSWORD, axe, confirm, fill_in_login, find, log_in, send_login
 from tests.console.routes import make_one_of_each_fact
 from tests.console.test_find import PUBLIC_KEY, make_story
 from tests.conversation import put, registration
+from tests.rig import rows
 from waku_bridge.codec.keys import Identity, chat_key, key_hash
 
 LISTS = ("registrations/registration", "notifications/notification", "waku_bridge/inboundenvelope")
@@ -84,7 +84,7 @@ def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_l
 
 @pytest.mark.usefixtures("alive", "eager")
 def test_after_the_end_of_a_session_a_form_does_nothing_and_the_login_leads_back(visitor: Page) -> None:
-    registration = factories.make_registration()
+    registration = rows.make_registration()
     log_in(visitor, "operator")
     visitor.goto(f"/admin/registrations/registration/operate/disable/?id={registration.pk}")
     visitor.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)

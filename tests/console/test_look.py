@@ -14,11 +14,10 @@ from notifications.models import Notification
 from pushserver.models import Incident
 from registrations.models import Registration
 from spark_reports.models import ReportRun
-from spark_reports.tests import rows as reports
-from tests import factories
 from tests.console.browsing import axe, log_in, too_wide
 from tests.console.routes import console_pages
 from tests.console.world import HEROINE, World
+from tests.rig import reports, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = date(2026, 11, 20)
@@ -216,7 +215,7 @@ def assert_a_long_list_is_short_at_once(page: Page) -> None:
     """Check that the first page that a phone ever loads is short, although no cookie has reported its width."""
     request = Notification.objects.earliest("pk").request
     for number in range(60):
-        factories.make_notification(request=request, position=100 + number)
+        rows.make_notification(request=request, position=100 + number)
     page.goto("/admin/notifications/notification/")
     expect(page.locator("#result_list .data-row")).to_have_count(25)
     assert page.evaluate("document.documentElement.scrollHeight") < MAX_LIST_HEIGHT
@@ -246,9 +245,9 @@ def assert_the_state_is_first(row: Locator) -> None:
 def assert_the_rest_of_a_user_is_there_on_demand(page: Page) -> None:
     registration = Registration.objects.filter(public_key_hash=HEROINE).earliest("pk")
     for _ in range(40):
-        factories.make_event(pseudonym=registration.pseudonym)
+        rows.make_event(pseudonym=registration.pseudonym)
         own = {"public_key_hash": HEROINE, "installation_id": registration.installation_id}
-        factories.make_notification(route=registration.route, **own)
+        rows.make_notification(route=registration.route, **own)
     page.goto(f"/admin/users/{HEROINE.hex()}/")
     assert page.evaluate("document.documentElement.scrollHeight") < MAX_USER_HEIGHT
     events = page.get_by_role("region", name="Registration events")

@@ -27,8 +27,8 @@ from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun
 from spark_reports.nights.closing import last_closed_day
-from tests import factories
 from tests.budget import combinations, first_everyday
+from tests.rig import rows
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from xmpp_bridge.models import Device
 
@@ -53,24 +53,22 @@ def _hex(row: Any) -> str:
 
 
 def make_disabled() -> Registration:
-    return factories.make_registration(route=factories.make_route(state="disabled", disabled_reason="operator"))
+    return rows.make_registration(route=rows.make_route(state="disabled", disabled_reason="operator"))
 
 
 def make_waiting() -> Notification:
     later = timezone.now() + timedelta(hours=1)
-    return factories.make_notification(
-        state="retrying", next_attempt_at=later, route=factories.make_registration().route
-    )
+    return rows.make_notification(state="retrying", next_attempt_at=later, route=rows.make_registration().route)
 
 
 def make_user() -> Registration:
-    return factories.make_registration(public_key_hash=KEY_HASH)
+    return rows.make_registration(public_key_hash=KEY_HASH)
 
 
 def make_channel(state: str = "running") -> Channel:
     if state != halts.RUNNING:
-        factories.make_halt(state, (2, ""))
-    return factories.make_channel((2, ""))
+        rows.make_halt(state, (2, ""))
+    return rows.make_channel((2, ""))
 
 
 def make_drain() -> None:
@@ -78,8 +76,8 @@ def make_drain() -> None:
 
 
 def make_dead_route() -> Channel:
-    factories.make_registration(
-        route=factories.make_route(state="disabled", disabled_reason="device_gone", disabled_at=timezone.now())
+    rows.make_registration(
+        route=rows.make_route(state="disabled", disabled_reason="device_gone", disabled_at=timezone.now())
     )
     return make_channel()
 
@@ -102,7 +100,7 @@ DEVICE = "xmpp_bridge/device"
 CASES = [
     Case(
         "disable",
-        factories.make_registration,
+        rows.make_registration,
         operate(REGISTRATION, "disable"),
         lambda: Route.objects.get().state == "disabled",
     ),
@@ -121,21 +119,21 @@ CASES = [
     ),
     Case(
         "process again",
-        lambda: factories.make_envelope(state="failed"),
+        lambda: rows.make_envelope(state="failed"),
         operate(ENVELOPE, "again"),
         lambda: InboundEnvelope.objects.get().state == "received",
         _hex,
     ),
     Case(
         "drop envelope",
-        lambda: factories.make_envelope(state="failed"),
+        lambda: rows.make_envelope(state="failed"),
         operate(ENVELOPE, "drop"),
         lambda: InboundEnvelope.objects.get().state == "dropped",
         _hex,
     ),
     Case(
         "drop letter",
-        factories.make_dead_letter,
+        rows.make_dead_letter,
         operate(LETTER, "drop"),
         lambda: not DeadLetter.objects.exists(),
         _hex,
@@ -148,19 +146,19 @@ CASES = [
     ),
     Case(
         "disable device",
-        factories.make_device,
+        rows.make_device,
         operate(DEVICE, "disable"),
         lambda: Route.objects.get().state == "disabled",
     ),
     Case(
         "enable device",
-        lambda: factories.make_device(route=factories.make_route(state="disabled", disabled_reason="operator")),
+        lambda: rows.make_device(route=rows.make_route(state="disabled", disabled_reason="operator")),
         operate(DEVICE, "enable"),
         lambda: Route.objects.filter(state="active", is_end_awaited=True).exists(),
     ),
     Case(
         "remove device",
-        factories.make_device,
+        rows.make_device,
         operate(DEVICE, "remove"),
         lambda: Device.objects.get().state == "unregistered" and not Route.objects.exists(),
     ),
@@ -275,15 +273,15 @@ def test_the_operation_of_a_missing_row_is_not_found(path: str) -> None:
 
 
 OFFERED = [
-    (REGISTRATION, factories.make_registration, {"Disable"}),
+    (REGISTRATION, rows.make_registration, {"Disable"}),
     (REGISTRATION, make_disabled, {"Enable"}),
-    (REGISTRATION, lambda: factories.make_registration(state="unregistered", route=None), set()),
+    (REGISTRATION, lambda: rows.make_registration(state="unregistered", route=None), set()),
     (NOTIFICATION, make_waiting, {"Try now", "Drop"}),
-    (NOTIFICATION, lambda: factories.make_notification(state="delivered", finished_at=timezone.now()), set()),
-    (ENVELOPE, lambda: factories.make_envelope(state="failed"), {"Process again", "Drop"}),
-    (ENVELOPE, lambda: factories.make_envelope(state="processed"), set()),
-    (DEVICE, factories.make_device, {"Disable", "Remove"}),
-    (DEVICE, lambda: factories.make_device(state="unregistered", route=None, ended_at=timezone.now()), set()),
+    (NOTIFICATION, lambda: rows.make_notification(state="delivered", finished_at=timezone.now()), set()),
+    (ENVELOPE, lambda: rows.make_envelope(state="failed"), {"Process again", "Drop"}),
+    (ENVELOPE, lambda: rows.make_envelope(state="processed"), set()),
+    (DEVICE, rows.make_device, {"Disable", "Remove"}),
+    (DEVICE, lambda: rows.make_device(state="unregistered", route=None, ended_at=timezone.now()), set()),
     ("notifications/channel", make_channel, {"Pause", "Trip", "Undo disabling"}),
     ("notifications/channel", lambda: make_channel("paused"), {"Resume", "Trip", "Undo disabling"}),
     ("notifications/channel", lambda: make_channel("tripped"), {"Pause", "Close the breaker", "Undo disabling"}),
@@ -316,7 +314,7 @@ def choose(client: Client, table: str, rows: list[Any], action: str) -> Any:
 
 
 def test_several_rows_of_a_list_are_confirmed_together() -> None:
-    client, letters = staff("operator"), [factories.make_dead_letter() for _ in range(3)]
+    client, letters = staff("operator"), [rows.make_dead_letter() for _ in range(3)]
 
     page = choose(client, LETTER, letters[:2], "drop").content.decode()
     assert "Dead letters that are removed for good: 2." in page
@@ -330,7 +328,7 @@ def test_several_rows_of_a_list_are_confirmed_together() -> None:
 
 def test_a_filter_is_kept_when_rows_that_it_chose_are_dropped() -> None:
     client = staff("operator")
-    failed = [factories.make_envelope(state=state) for state in ("failed", "failed", "failed", "processed")][:2]
+    failed = [rows.make_envelope(state=state) for state in ("failed", "failed", "failed", "processed")][:2]
     narrowed = f"{ENVELOPE}/?state__exact=failed"
     page = client.post(
         f"/admin/{narrowed}", {"action": "drop", "_selected_action": [_hex(row) for row in failed], "index": "0"}
@@ -348,7 +346,7 @@ def test_a_filter_is_kept_when_rows_that_it_chose_are_dropped() -> None:
     [("", "Choose an action."), ("explode", "Choose an action."), ("drop", "Items must be selected")],
 )
 def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: str) -> None:
-    client, letter = staff("operator"), factories.make_dead_letter()
+    client, letter = staff("operator"), rows.make_dead_letter()
     response = choose(client, LETTER, [letter] if action != "drop" else [], action)
     assert (response.status_code, DeadLetter.objects.count()) == (200, 1)
     [shown] = map(str, response.context["messages"])
@@ -356,12 +354,12 @@ def test_a_list_reports_a_missing_action_or_missing_rows(action: str, message: s
 
 
 def test_support_is_offered_no_operation() -> None:
-    client, letter = staff("support"), factories.make_dead_letter()
+    client, letter = staff("support"), rows.make_dead_letter()
     lists = client.get(f"/admin/{LETTER}/").content.decode() + client.get(f"/admin/{REGISTRATION}/").content.decode()
     assert 'name="action"' not in lists
     assert choose(client, LETTER, [letter], "drop").status_code in {200, 403}
     assert DeadLetter.objects.count() == 1
-    registration = factories.make_registration(public_key_hash=KEY_HASH)
+    registration = rows.make_registration(public_key_hash=KEY_HASH)
     pages = (f"/admin/users/{KEY_HASH.hex()}/", f"/admin/{REGISTRATION}/{registration.pk}/change/")
     for page in pages:
         html = client.get(page).content.decode()
@@ -369,7 +367,7 @@ def test_support_is_offered_no_operation() -> None:
 
 
 def test_an_operator_is_offered_the_operations() -> None:
-    client, registration = staff("operator"), factories.make_registration(public_key_hash=KEY_HASH)
+    client, registration = staff("operator"), rows.make_registration(public_key_hash=KEY_HASH)
     page = client.get(f"/admin/{REGISTRATION}/{registration.pk}/change/").content.decode()
     assert f"/admin/{REGISTRATION}/operate/disable/?id={registration.pk}" in page
     assert f"/admin/users/{KEY_HASH.hex()}/forget/" in client.get(f"/admin/users/{KEY_HASH.hex()}/").content.decode()
@@ -463,7 +461,7 @@ def post_at_once(clients: list[Client], url: str, sent: dict[str, Any]) -> list[
 
 @pytest.mark.parametrize("code", ["40P01", "40001"])
 def test_an_operation_that_meets_a_worker_is_tried_again(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    registration, real, calls = factories.make_registration(), operator_actions.disable_routes, []
+    registration, real, calls = rows.make_registration(), operator_actions.disable_routes, []
 
     class Collision(Exception):  # noqa: N818 - stands for the driver's error
         sqlstate = code

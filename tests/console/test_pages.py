@@ -19,9 +19,9 @@ from pytest_django import DjangoAssertNumQueries
 from kit.admin.facts import FactAdmin
 from notifications.gateways.gorush.rules.table import current_rules
 from registrations.models import Registration
-from tests import factories
 from tests.budget import combinations, first_everyday
 from tests.console.routes import make_one_of_each_fact
+from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash
 
 STAFF_APPS = {"admin", "pushserver"}  # their tables record staff actions and have tests of their own
@@ -191,7 +191,7 @@ def test_rows_of_the_same_moment_are_on_one_page_each(admin_client: Client, mode
 
 def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) -> None:
     for _ in range(60):
-        factories.make_registration()
+        rows.make_registration()
     first = admin_client.get(list_url(Registration)).content.decode()
     link = re.search(r'href="([^"]+)">[^<]*next page', first)
     assert link
@@ -200,7 +200,7 @@ def test_rows_that_come_in_meanwhile_do_not_move_a_page(admin_client: Client) ->
     )
 
     for _ in range(5):
-        factories.make_registration()
+        rows.make_registration()
 
     again = admin_client.get(list_url(Registration) + link[1].removeprefix("?")).content.decode()
     assert rows_of(Registration, again) == second

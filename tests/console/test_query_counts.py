@@ -18,8 +18,8 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from registrations.models import Registration
-from tests import factories
 from tests.console.routes import console_pages, ids_of
+from tests.rig import rows
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
 from xmpp_bridge.models import Device
 
@@ -51,27 +51,27 @@ def make_more() -> None:
     user = {"public_key_hash": registration.public_key_hash}
     device = Device.objects.earliest("registered_at")
     for number in range(2, 2 + MORE):
-        another = factories.make_registration(**user)
-        factories.make_grant(registration)
-        factories.make_event(pseudonym=registration.pseudonym)
-        factories.make_event(pseudonym=another.pseudonym)
-        factories.make_topic_key()
-        factories.make_notification(request=request, position=number, route=another.route, **user)
-        elsewhere = factories.make_notification(route=another.route, **user)
-        factories.make_attempt(notification, number=number, outcome="transient", code=f"code_{number}")
-        factories.make_attempt(elsewhere)
-        factories.make_reply(envelope_hash=request.source_key, part=number)
-        factories.make_envelope(hash=elsewhere.request.source_key, state="failed", reason=f"Error{number}")
-        factories.make_window(watermark, start_at=now - timedelta(hours=1), end_at=now)
-        factories.make_watermark()
-        factories.make_dead_letter(reason=f"reason_{number}")
-        factories.make_unknown_error()
-        factories.make_canary_run()
-        factories.make_xmpp_canary_run()
-        pushed = factories.make_device()
-        factories.make_device(app=device.app, state="unregistered", route=None)
+        another = rows.make_registration(**user)
+        rows.make_grant(registration)
+        rows.make_event(pseudonym=registration.pseudonym)
+        rows.make_event(pseudonym=another.pseudonym)
+        rows.make_topic_key()
+        rows.make_notification(request=request, position=number, route=another.route, **user)
+        elsewhere = rows.make_notification(route=another.route, **user)
+        rows.make_attempt(notification, number=number, outcome="transient", code=f"code_{number}")
+        rows.make_attempt(elsewhere)
+        rows.make_reply(envelope_hash=request.source_key, part=number)
+        rows.make_envelope(hash=elsewhere.request.source_key, state="failed", reason=f"Error{number}")
+        rows.make_window(watermark, start_at=now - timedelta(hours=1), end_at=now)
+        rows.make_watermark()
+        rows.make_dead_letter(reason=f"reason_{number}")
+        rows.make_unknown_error()
+        rows.make_canary_run()
+        rows.make_xmpp_canary_run()
+        pushed = rows.make_device()
+        rows.make_device(app=device.app, state="unregistered", route=None)
         push = {"public_key_hash": b"", "installation_id": str(pushed.pk), "grade": "normal"}
-        factories.make_notification(request=factories.make_request(bridge="xmpp"), route=pushed.route, **push)
+        rows.make_notification(request=rows.make_request(bridge="xmpp"), route=pushed.route, **push)
 
 
 def grown(client: Client, urls: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -29,10 +29,10 @@ from pushserver.console.support.story import staff_actions
 from pushserver.models import ApiToken
 from registrations.messages import TokenType
 from registrations.models import Registration
-from tests import factories
 from tests.console.test_find import PUBLIC_KEY, make_story, words_of
 from tests.console.test_operations import staff
 from tests.delivering import claimed, make_due, recorded
+from tests.rig import rows
 from waku_bridge.codec.keys import key_hash
 
 pytestmark = pytest.mark.django_db
@@ -57,7 +57,7 @@ def staff_actions_on(client: Client, page: str) -> str:
 
 def test_pages_about_a_disabled_user_show_who_disabled_it_when_and_why() -> None:
     make_story()
-    registration, device = Registration.objects.get(), factories.make_device()
+    registration, device = Registration.objects.get(), rows.make_device()
     operator, support = staff("operator"), staff("support")
     assert "Can be reached" in words_of(operator, USER)
 
@@ -98,7 +98,7 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
     make_story()
     ann, bob = (User.objects.create_user(name, is_staff=True) for name in ("ann", "bob"))
     note(ann, Registration.objects.get(), f"Disabled 1 registration. Why: {WHY}")
-    note(bob, factories.make_registration(), "Enabled 1 registration. Why: it was a mistake")
+    note(bob, rows.make_registration(), "Enabled 1 registration. Why: it was a mistake")
     note(bob, ann, "Changed password.")
     operator, mistake = staff("operator"), "it was a mistake"
 
@@ -124,15 +124,15 @@ def test_an_operator_finds_a_change_by_word_person_and_user_and_reads_none_about
 )
 def test_the_page_of_a_user_names_the_reason_that_stops_pushes(route: dict[str, object], shown: str) -> None:
     at = {"disabled_at": timezone.now() - timedelta(minutes=3)} if "state" in route else {}
-    registration = factories.make_registration(route=factories.make_route(**route, **at))
+    registration = rows.make_registration(route=rows.make_route(**route, **at))
     assert shown in words_of(staff("support"), page_of(registration))
 
 
 def test_the_page_of_a_user_shows_a_halted_channel_and_a_muted_chat() -> None:
-    registration = factories.make_registration()
+    registration = rows.make_registration()
     app = (registration.route.token_type, registration.route.app_topic)
-    channel = factories.make_channel(app)
-    factories.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
+    channel = rows.make_channel(app)
+    rows.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
     support, page = staff("support"), page_of(registration)
     assert f"Pushes wait: channel {channel} paused by ann 3 min ago : maintenance" in words_of(support, page)
 
@@ -145,8 +145,8 @@ def test_the_page_of_a_user_shows_a_halted_channel_and_a_muted_chat() -> None:
 def test_every_object_shows_the_actions_of_staff_on_it() -> None:
     client = staff("admin")
     admin = User.objects.get()
-    channel = factories.make_channel((2, ""))
-    envelope, token = factories.make_envelope(state="failed"), ApiToken.objects.create(
+    channel = rows.make_channel((2, ""))
+    envelope, token = rows.make_envelope(state="failed"), ApiToken.objects.create(
         name="a", digest=b"1" * 32, created_at=timezone.now()
     )  # fmt: skip
     for row in (channel, token, envelope):
@@ -210,9 +210,7 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why() -> None:
 
 def test_the_error_text_leads_to_its_rule_and_its_class_is_explained() -> None:
     load_seed()
-    known, unknown = (
-        make_due(route=factories.make_registration(route=factories.make_route(**APPLE)).route) for _ in range(2)
-    )
+    known, unknown = (make_due(route=rows.make_registration(route=rows.make_route(**APPLE)).route) for _ in range(2))
     fail(known, "Unregistered")
     fail(unknown, f"teapot 17 has no {TOKEN}")
     support, page = staff("support"), f"/admin/timelines/{known.pk}/"
@@ -229,7 +227,7 @@ def test_the_error_text_leads_to_its_rule_and_its_class_is_explained() -> None:
 
 def test_another_persons_actions_on_other_rows_are_no_part_of_the_story() -> None:
     notification = make_story(PUBLIC_KEY)
-    note(User.objects.create_user("ann"), factories.make_notification(), "Dropped 1 notification. Why: another")
+    note(User.objects.create_user("ann"), rows.make_notification(), "Dropped 1 notification. Why: another")
     assert "Why: another" not in words_of(staff("operator"), f"/admin/timelines/{notification.pk}/")
 
 

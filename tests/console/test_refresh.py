@@ -10,10 +10,10 @@ from pytest_django.live_server_helper import LiveServer
 
 from notifications.models import Channel
 from notifications.queues import halts
-from tests import factories
 from tests.budget import first_everyday
 from tests.console.browsing import axe
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
+from tests.rig import rows
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
 
@@ -32,8 +32,8 @@ def test_a_green_page_turns_red_without_reloading_and_leaves_focus_and_mouse_alo
 
     for app in Channel.objects.all():
         reason = "12 of 12 sends refused: bad_certificate"
-        factories.make_halt("tripped", (app.token_type, app.app_topic), reason=reason)
-    factories.make_envelope()
+        rows.make_halt("tripped", (app.token_type, app.app_topic), reason=reason)
+    rows.make_envelope()
 
     expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by a breaker")
     expect(operator.locator("#indicator-channels")).to_contain_text("act now")

@@ -16,10 +16,10 @@ from spark_reports import tasks
 from spark_reports.console.formats import count, percent
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.parts import missing
-from spark_reports.tests import rows
 from spark_reports.tests.history import History
 from spark_reports.tests.quick import write_quick_conf
 from tests.console.test_find import words_of
+from tests.rig import reports
 
 FAILED = """SELECT count(*), count(*) FILTER (WHERE outcome <> 'delivered') FROM notifications_attempt
     WHERE started_at >= %s AND started_at < %s"""
@@ -62,7 +62,7 @@ def test_the_events_of_yesterday_are_on_the_page_this_morning_and_in_the_mail(
     settings.REPORTS_HOUR = 0  # the night is due at each hour at which the suite may run
     day = last_closed_day(timezone.now())
     for published in (1, 2, 3):
-        rows.publish(day - timedelta(days=published))
+        reports.publish(day - timedelta(days=published))
     History(seed=8).add_day(day)
 
     tasks.make_reports()

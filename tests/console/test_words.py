@@ -16,12 +16,12 @@ from embedded.management.commands.demo import STAGED, Command
 from kit.admin.labels import FAMILIES, label
 from pushserver.console.documentation import contents, read_page
 from pushserver.console.frame.menu import menu
-from pushserver.tests.test_runbooks import PAGES
+from pushserver.tests.test_monitoring import PAGES
 from spark_reports.nights.status import State as ReportsState
-from tests import factories
 from tests.console.test_dashboard import make_old_envelope
 from tests.console.test_find import words_of
 from tests.console.test_operations import staff
+from tests.rig import rows
 from waku_bridge.codec.keys import key_hash
 
 # Links to a form, or to a page outside the console.
@@ -49,7 +49,7 @@ def title_of(client: Client, url: str) -> str:
 
 def test_types_are_words_and_no_numbers() -> None:
     for number in (1, 2):
-        factories.make_notification(type=number)
+        rows.make_notification(type=number)
     html = staff("operator").get("/admin/notifications/notification/").content.decode()
     assert set(re.findall(r'<td class="field-type_name[^>]*>([^<]*)<', html)) == {"message", "mention"}
 

@@ -1,6 +1,6 @@
 """A server in the middle of its day: rows of every table and in every state, as operators would find them."""
 
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from coincurve import PrivateKey
@@ -17,10 +17,9 @@ from pushserver.roles import seed_roles
 from registrations.models import Registration
 from spark_reports.models import PublishedDay
 from spark_reports.nights.closing import last_closed_day
-from spark_reports.tests import rows
-from tests import factories
 from tests.console.routes import make_one_of_everything
 from tests.console.test_find import PUBLIC_KEY, make_push, make_story
+from tests.rig import reports, rows
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
@@ -70,7 +69,7 @@ def make_world() -> World:
     _make_bridges(now)
     _make_channels(now)
     for days_ago in range(15):
-        make_busy_night(last_closed_day(now) - timedelta(days=days_ago), days_ago)
+        reports.make_busy_night(last_closed_day(now) - timedelta(days=days_ago), days_ago)
     return World(make_story().pk, make_push().pk)
 
 
@@ -98,7 +97,7 @@ def _make_decided(now: datetime) -> None:
     decided += [Decided(0, Verdict.WRONG_TOKEN, 1), Decided(0, Verdict.DUPLICATE, 1)]
     decided.append(Decided(0, Verdict.COALESCED, 1, PushLimit.ADDRESS))
     for number, one in reversed([*enumerate(decided)]):
-        factories.make_decided(HEROINE, one, at=now - timedelta(minutes=3 + 17 * number))
+        rows.make_decided(HEROINE, one, at=now - timedelta(minutes=3 + 17 * number))
     phone = Registration.objects.filter(public_key_hash=HEROINE).earliest("pk")
     for effect, number in ((Effect.SHORTENED, 2), (Effect.MERGED, 41)):
         beyond = Beyond(HEROINE, phone.installation_id, effect, PushLimit.ADDRESS)
@@ -111,22 +110,22 @@ def _make_bridges(now: datetime) -> None:
     for minutes, state in enumerate(InboundEnvelope.State.values):
         kinds = {"message_type": 1 + minutes, "path": InboundEnvelope.Path.values[minutes % 3]}
         at = now - timedelta(minutes=minutes)
-        factories.make_envelope(state=state, reason=wrong.get(state, ""), source=NODES[minutes % 2], at=at, **kinds)
+        rows.make_envelope(state=state, reason=wrong.get(state, ""), source=NODES[minutes % 2], at=at, **kinds)
     for minutes, state in enumerate(OutboundReply.State.values):
-        factories.make_reply(state=state, at=now - timedelta(minutes=minutes), node=NODES[0] if minutes else "")
+        rows.make_reply(state=state, at=now - timedelta(minutes=minutes), node=NODES[0] if minutes else "")
     for state in CanaryRun.State.values:
-        factories.make_canary_run(state=state)
+        rows.make_canary_run(state=state)
     for state in {*Device.State.values} - {"active"}:
-        factories.make_device(state=state, route=None, ended_at=now - timedelta(hours=5))
+        rows.make_device(state=state, route=None, ended_at=now - timedelta(hours=5))
 
 
 def _make_channels(now: datetime) -> None:
-    factories.make_channel((1, f"{APP}.pr"), last_success_at=now - timedelta(minutes=20))
-    factories.make_halt(
+    rows.make_channel((1, f"{APP}.pr"), last_success_at=now - timedelta(minutes=20))
+    rows.make_halt(
         "tripped", (1, f"{APP}.pr"), reason="InvalidProviderToken: 41 of 50",
         since=now - timedelta(minutes=18), next_probe_at=now + timedelta(seconds=30),
     )  # fmt: skip
-    factories.make_halt("paused", (2, ""), reason="maintenance at Google", by="ann", since=now - timedelta(hours=1))
+    rows.make_halt("paused", (2, ""), reason="maintenance at Google", by="ann", since=now - timedelta(hours=1))
 
 
 def save_peers(settings: Any) -> None:
@@ -139,41 +138,3 @@ def save_peers(settings: Any) -> None:
     since = {NOT_SYNC.id: now - timedelta(hours=5)}
     GORUSH_NOTICES.save(Notice(GORUSHES[0], now - timedelta(minutes=1), (), {}, None))
     GORUSH_NOTICES.save(Notice(GORUSHES[1], now - timedelta(minutes=1), (NOT_SYNC,), since, None))
-
-
-def make_busy_night(day: date, number: int) -> None:
-    """Make the results of one night, with figures that go up and down."""
-    rows.publish(day, events=1_200_000 + 7919 * number)
-    for place, share in ((rows.IOS, 1.0), ({"platform": "android", "app_topic": ""}, 1.7)):
-        for stage, rate in (("dispatch", 0.03), ("query", 0.002), ("registration", 0.08), ("reply", 0.01)):
-            total = int(90_000 * share) + 311 * number
-            failed = int(total * rate * (1 + number % 5 / 4))
-            facts = {"stage": stage, "total": total, **place}
-            rows.make_rate(day, events=failed, rate=failed / total, **facts)
-            rows.make_rate(
-                day,
-                events=total - failed,
-                rate=1 - failed / total,
-                outcome="success",
-                code="",
-                is_failure=False,
-                **facts,
-            )
-        rows.make_churn(day, new=30 + number % 7, died=8 + number % 4, **place)
-        for weeks_ago in range(3):
-            for age in range(1, 12 - 3 * weeks_ago):
-                alive = {"survival": 0.98**age, "survival_low": 0.97**age, "survival_high": 0.99**age}
-                cohort = date(2026, 8, 31) + timedelta(weeks=3 * weeks_ago)
-                rows.make_lifetime(day, cohort=cohort, age_weeks=age, tokens=900 - weeks_ago, **alive, **place)
-    for stage, median in (("answer", 80), ("reply", 120), ("gateway", 45), ("deliver", 260), ("decide", 6)):
-        deadline = 0.98 + number % 3 / 200 if stage in {"answer", "reply"} else None
-        # Higher percentiles take longer, as in a latency tail.
-        tail = {f"p{share}_ms": times * median + 9.0 * number for share, times in ((90, 2), (95, 3), (99, 6))}
-        rows.make_latency(day, stage=stage, p50_ms=median + number, within_deadline=deadline, **tail)
-    for rank, signature in enumerate(("unregistered", "connect: connection refused", "BadDeviceToken", "<id> is gone")):
-        rows.make_signature(day, signature=signature, events=400 // (rank + 1), is_new=rank == 3)
-    for role in ("sender", "recipient"):
-        rows.make_load(day, role=role, top_share=0.2 + number % 4 / 50, retry_amplification=1.05 + number % 6 / 50)
-        for rank in range(1, 6):
-            rows.make_actor(day, role=role, rank=rank, actor=f"{rank:x}" * 16, notifications=500 // rank)
-    rows.make_anomaly(day)

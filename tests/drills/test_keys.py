@@ -31,11 +31,11 @@ from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD
 from spark_reports.lake import Lake
 from spark_reports.nights.closing import last_closed_day
-from tests import factories
 from tests.batches import Process
 from tests.conversation import CONTACT, EPHEMERAL, SENDER, TOKEN, push, query, registration, replies_to, request, say
 from tests.delivering import RecordingGateway
-from tests.factories import firebase_token
+from tests.rig import rows
+from tests.rig.rows import firebase_token
 from waku_bridge import identity
 from waku_bridge.canary.links import _next_server
 from waku_bridge.client import new_identity
@@ -214,7 +214,7 @@ RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # a smaller crowd 
 def notify_on(day: date) -> None:
     at = datetime.combine(day, time(), UTC)
     for recipient in RECIPIENTS:
-        factories.make_notification(request=factories.make_answered_request(at=at), at=at, public_key_hash=recipient)
+        rows.make_notification(request=rows.make_answered_request(at=at), at=at, public_key_hash=recipient)
 
 
 def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:

@@ -14,7 +14,7 @@ from notifications.delivery.steps import Delivery
 from notifications.messages import Answer, PushNotification, PushRequest, ReportError
 from notifications.models import NotificationRequest
 from tests.delivering import DeliveryProcess
-from tests.factories import make_registration
+from tests.rig.rows import make_registration
 
 pytestmark = pytest.mark.django_db
 NAME = "test-bridge"

@@ -20,9 +20,9 @@ from registrations import tasks as registration_tasks
 from registrations.models import RegistrationEvent
 from spark_reports.lake import Kind
 from spark_reports.running import runs
-from tests import factories
 from tests.limits.conftest import Time
 from tests.limits.page import limit
+from tests.rig import rows
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from waku_bridge.reading.dead_letters import DeadLetters
@@ -54,8 +54,8 @@ def test_envelopes_are_kept_for_the_days_that_an_operator_sets(
 ) -> None:
     since = time.now - timedelta(days=getattr(settings, setting))
     for at in around(since):
-        factories.make_envelope(state="processed", at=at)
-        factories.make_reply(state="confirmed", at=at)
+        rows.make_envelope(state="processed", at=at)
+        rows.make_reply(state="confirmed", at=at)
         keep(DeadLetters(), at.isoformat(), now=at)
     waku_tasks.purge()
     assert [model.objects.count() for model in (InboundEnvelope, OutboundReply, DeadLetter)] == [1, 1, 1]
@@ -65,9 +65,9 @@ def test_envelopes_are_kept_for_the_days_that_an_operator_sets(
 def test_requests_are_kept_for_the_days_that_an_operator_sets(setting: str, settings: LazySettings, time: Time) -> None:
     since = time.now - timedelta(days=getattr(settings, setting))
     for at in (since, since - timedelta(days=2)):  # a request stays for a day more than its notification
-        request = factories.make_answered_request(at=at)
-        notification = factories.make_notification(request=request, state="delivered", at=at, finished_at=at)
-        factories.make_attempt(notification, outcome="delivered", started_at=at)
+        request = rows.make_answered_request(at=at)
+        notification = rows.make_notification(request=request, state="delivered", at=at, finished_at=at)
+        rows.make_attempt(notification, outcome="delivered", started_at=at)
     notification_tasks.purge()
     assert [model.objects.count() for model in (NotificationRequest, Notification, Attempt)] == [1, 1, 1]
 
@@ -77,7 +77,7 @@ def test_events_are_kept_for_the_days_that_an_operator_sets(setting: str, settin
     """Weeks are dropped as a whole."""
     since = time.now - timedelta(days=getattr(settings, setting))
     for at in (since, since - timedelta(days=7)):
-        factories.make_event(kind=RegistrationEvent.Kind.UNREGISTERED, at=at)
+        rows.make_event(kind=RegistrationEvent.Kind.UNREGISTERED, at=at)
     registration_tasks.purge()
     assert [event.at for event in RegistrationEvent.objects.all()] == [since]
 

@@ -45,9 +45,9 @@ from tests.conversation import (
     request,
 )
 from tests.delivering import RecordingGateway, SilentGateway
-from tests.factories import apn_token, make_envelope, make_registration
 from tests.limits.conftest import Instead, Time
 from tests.limits.page import limit
+from tests.rig.rows import apn_token, make_envelope, make_registration
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound, queries

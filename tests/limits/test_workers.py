@@ -17,8 +17,8 @@ from tests.batches import Process
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, TOKEN, UUID, push, put, request
 from tests.delivering import RecordingGateway
-from tests.factories import make_registration
 from tests.limits.conftest import Instead, Time
+from tests.rig.rows import make_registration
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage
 

@@ -15,9 +15,9 @@ from kit.db.clock import clock
 from notifications.models import Notification
 from notifications.queues.admission import Admission
 from registrations.models import Route
-from tests.factories import apn_token
 from tests.limits.conftest import Time
 from tests.limits.page import limit
+from tests.rig.rows import apn_token
 from xmpp_bridge import inbound
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stream import Stream

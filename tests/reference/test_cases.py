@@ -14,7 +14,7 @@ from registrations.models import Registration
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
 from tests.delivering import RecordingGateway
-from tests.factories import make_registration, make_route
+from tests.rig.rows import make_registration, make_route
 from waku_bridge.codec import bodies
 from waku_bridge.messages import MessageType, PushResponse, RegistrationError, RegistrationResponse
 

@@ -26,8 +26,8 @@ from tests.batches import Process
 from tests.conversation import OUTSIDER, PUBSUB_TOPIC, SENDER, push, put, registration
 from tests.conversation import request as push_request
 from tests.delivering import RecordingGateway, other_session
-from tests.factories.tokens import firebase_token
-from tests.flows.test_half_working import ANDROID, IOS, MADE_UP, Gorush, Phone, World, open_world
+from tests.flows.test_half_working import ANDROID, IOS, Gorush, Phone, World, open_world
+from tests.rig.rows import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox.inbox import INSERT, Path, insert_values
@@ -35,6 +35,7 @@ from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.removal import retention as removal
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
+MADE_UP = "made.up"  # an app topic
 PHONES = 100
 LARGE, ENTRIES_OF_LARGE = 60, 1690
 SECONDS, RATE, BURST_AT = 12, 10, 3

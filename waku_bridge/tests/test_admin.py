@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from kit.db.partitions import day_of
 from kit.processes.leader import WAKU_BRIDGE
-from tests import factories
 from tests.partitions import index_of
+from tests.rig.rows import make_envelope, make_reply, make_request, make_watermark, make_window
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, OutboundReply
 from waku_bridge.removal import retention
@@ -30,7 +30,7 @@ MANY = """
 
 
 def make_many(state: str) -> None:
-    factories.make_reply(state=state)
+    make_reply(state=state)
     with connection.cursor() as cursor:
         cursor.execute(MANY)
         cursor.execute("ANALYZE waku_bridge_outboundreply")
@@ -48,7 +48,7 @@ def envelopes(client: Client, query: str) -> set[str]:
 
 def test_the_watermark_of_a_former_node_is_marked_as_such(admin_client: Client, settings: LazySettings) -> None:
     settings.WAKU_STORE_NODES = ["http://own.test:8645"]
-    rows = [factories.make_watermark(node=f"http://{name}.test:8645") for name in ("own", "former")]
+    rows = [make_watermark(node=f"http://{name}.test:8645") for name in ("own", "former")]
     html = admin_client.get("/admin/waku_bridge/storewatermark/").content.decode()
     found = dict(re.findall(r"(own|former)\.test:8645.*?field-is_still_read[^>]*>([^<]*)<", html, re.DOTALL))
     assert found == {"own": "yes", "former": "no: a former node, or a former topic"}
@@ -58,24 +58,24 @@ def test_the_watermark_of_a_former_node_is_marked_as_such(admin_client: Client, 
 
 @pytest.mark.parametrize("digits", [64, 8, 13])
 def test_finds_an_envelope_by_its_hash(admin_client: Client, digits: int) -> None:
-    wanted = factories.make_envelope()
-    factories.make_envelope()
+    wanted = make_envelope()
+    make_envelope()
 
     assert envelopes(admin_client, f"q={wanted.hash.hex()[:digits]}") == {wanted.hash.hex()}
 
 
 def test_finds_the_envelope_of_a_request_by_its_metadata_message_id(admin_client: Client) -> None:
-    wanted = factories.make_envelope()
-    request = factories.make_request(source_key=wanted.hash)
-    factories.make_envelope()
+    wanted = make_envelope()
+    request = make_request(source_key=wanted.hash)
+    make_envelope()
 
     assert envelopes(admin_client, f"q={request.request_key.hex()}") == {wanted.hash.hex()}
 
 
 def test_envelope_request_and_reply_link_to_each_other(admin_client: Client) -> None:
-    envelope = factories.make_envelope(message_type=MessageType.REQUEST, message_id=b"\xab" * 32, state="processed")
-    request = factories.make_request(source_key=envelope.hash, request_key=b"\xab" * 32)
-    reply = factories.make_reply(envelope_hash=envelope.hash)
+    envelope = make_envelope(message_type=MessageType.REQUEST, message_id=b"\xab" * 32, state="processed")
+    request = make_request(source_key=envelope.hash, request_key=b"\xab" * 32)
+    reply = make_reply(envelope_hash=envelope.hash)
 
     page = admin_client.get(f"{ENVELOPES}{envelope.hash.hex()}/change/").content.decode()
     replies = admin_client.get(f"{REPLIES}?q={envelope.hash.hex()}").content.decode()
@@ -91,8 +91,8 @@ def test_envelope_request_and_reply_link_to_each_other(admin_client: Client) -> 
 
 def test_the_page_of_a_watermark_shows_the_reading_bridge_and_the_pending_windows(admin_client: Client) -> None:
     now = timezone.now()
-    row = factories.make_watermark(node="http://node.test:8645")
-    factories.make_window(row, start_at=now - timedelta(hours=2), end_at=now - timedelta(hours=1))
+    row = make_watermark(node="http://node.test:8645")
+    make_window(row, start_at=now - timedelta(hours=2), end_at=now - timedelta(hours=1))
     with connection.cursor() as cursor:
         cursor.execute("SET application_name = 'push-bridge host.test 4711'")
         cursor.execute("SELECT pg_advisory_lock(%s)", [WAKU_BRIDGE])
@@ -107,7 +107,7 @@ def test_the_page_of_a_watermark_shows_the_reading_bridge_and_the_pending_window
 
 
 def test_the_page_of_a_reply_shows_its_progress_and_not_its_contents(admin_client: Client) -> None:
-    reply = factories.make_reply(
+    reply = make_reply(
         state=OutboundReply.State.UNCONFIRMED,
         repeat_count=4,
         node="http://user:password@node.test:8645",

@@ -17,10 +17,10 @@ from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
-from tests import factories
 from tests.batches import Process
 from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.plans import generic_plan
+from tests.rig import rows
 from tests.statements import WAITS_HERE
 from waku_bridge.console import operator_actions
 from waku_bridge.inbound import inbound
@@ -88,7 +88,7 @@ def test_days_are_in_utc_in_every_time_zone_of_a_session(zone: str) -> None:
     connection.cursor().execute("SELECT set_config('TimeZone', %s, false)", [zone])
     assert put(message(1, BEFORE), message(2, AFTER), now=AFTER) == []
     assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEFORE), day_of(AFTER)}
-    factories.make_envelope(state=State.POSTPONED, at=BEFORE)
+    rows.make_envelope(state=State.POSTPONED, at=BEFORE)
     fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "max_dropped": 10, "nothing_before": LONG_AGO})
     assert InboundEnvelope.objects.get(reason="overload").ended_on == day_of(AFTER)
 
@@ -122,7 +122,7 @@ def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() 
 
 
 def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
-    failed = factories.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
+    failed = rows.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
     assert operator_actions.process_again([failed.hash]) == 1
     assert places(ENVELOPES) == [f"{ENVELOPES}_under_way"]
     list(retention.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
@@ -133,7 +133,7 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
 
 def test_two_operators_who_process_an_envelope_again_at_once_conflict_only_once() -> None:
     """PostgreSQL reports to the second one that the row was moved. The console then repeats the action."""
-    failed = factories.make_envelope(state=State.FAILED, at=BEFORE)
+    failed = rows.make_envelope(state=State.FAILED, at=BEFORE)
     outcomes: list[bool | int] = []
 
     def second() -> None:
@@ -178,7 +178,7 @@ def answer(now: datetime) -> int:
 @pytest.mark.parametrize("later", [timedelta(), 2 * MOMENT, DAY, -DAY])
 @pytest.mark.parametrize("state", OutboundReply.State)
 def test_an_envelope_that_was_answered_is_not_answered_again(state: OutboundReply.State, later: timedelta) -> None:
-    factories.make_reply(envelope_hash=b"e" * 32, state=state, at=BEFORE)
+    rows.make_reply(envelope_hash=b"e" * 32, state=state, at=BEFORE)
     assert answer(BEFORE + later) == 0
     assert OutboundReply.objects.count() == 1
 
@@ -197,7 +197,7 @@ def test_two_workers_that_answer_an_envelope_at_once_write_one_reply() -> None:
 def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: str) -> None:
     long_ago = BEFORE - publishing.GIVE_UP_AFTER
     is_pending = state == "abandoned"
-    reply = factories.make_reply(at=long_ago, state="pending" if is_pending else "published")
+    reply = rows.make_reply(at=long_ago, state="pending" if is_pending else "published")
     checked = confirming.Checked(reply.pk, b"h" * 32, "", 0, long_ago, reply.envelope_hash)
     verdict = confirming.Verdict.CONFIRMED if state == "confirmed" else confirming.Verdict.UNKNOWN
     with transaction.atomic():

@@ -15,8 +15,8 @@ from django.utils import timezone
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.batches.journal import CrashReports, InFlightJournal
 from notifications import tasks
-from tests import factories
 from tests.batches import Process
+from tests.rig import rows
 from waku_bridge import bridge
 from waku_bridge.inbound import inbound
 from waku_bridge.models import InboundEnvelope
@@ -79,7 +79,7 @@ def play(journal: InFlightJournal, poison: bytes, monkeypatch: pytest.MonkeyPatc
 def test_a_deadly_envelope_is_taken_alone_after_two_deaths_and_given_up_after_the_third(
     state: str, journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    envelopes = [factories.make_envelope(payload=b"x", state=state) for _ in range(5)]
+    envelopes = [rows.make_envelope(payload=b"x", state=state) for _ in range(5)]
     poison = bytes(envelopes[2].hash)
 
     sizes = play(journal, poison, monkeypatch)
@@ -93,9 +93,9 @@ def test_a_deadly_envelope_is_taken_alone_after_two_deaths_and_given_up_after_th
 def test_crash_reports_of_ended_envelopes_are_removed(
     journal: InFlightJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison = bytes(factories.make_envelope(payload=b"x").hash)
+    poison = bytes(rows.make_envelope(payload=b"x").hash)
     play(journal, poison, monkeypatch)
-    factories.make_envelope(payload=b"y")
+    rows.make_envelope(payload=b"y")
     monkeypatch.undo()
     monkeypatch.setattr(bridge, "_journal", lambda: journal)
     Process().process_batch(now=timezone.now())
@@ -103,13 +103,13 @@ def test_crash_reports_of_ended_envelopes_are_removed(
 
 
 def test_the_journal_of_a_batch_that_ended_is_empty(journal: InFlightJournal) -> None:
-    factories.make_envelope(payload=b"x")
+    rows.make_envelope(payload=b"x")
     Process().process_batch(now=timezone.now())
     assert journal.path.read_bytes()[:4] == bytes(4)
 
 
 def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFlightJournal) -> None:
-    envelope = factories.make_envelope(payload=b"x")
+    envelope = rows.make_envelope(payload=b"x")
     journal.hold([bytes(envelope.hash)])
     for _ in range(2):
         kill_a_process_with(journal)
@@ -142,7 +142,7 @@ def test_a_process_that_stops_too_slowly_did_not_die_of_its_envelopes(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """Otherwise two slow stops would make suspects of the envelopes, and a third would give them up."""
-    factories.make_envelope()
+    rows.make_envelope()
     environment = {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"]), "METRICS_DIR": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-c", f"import pushserver.worker, django; django.setup(){HANGING_WORKER}"],

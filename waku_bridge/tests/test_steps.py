@@ -13,11 +13,11 @@ from django.utils import timezone
 from kit.batches.batch import LONG_AGO
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from registrations.models import Registration, Route
-from tests import factories
 from tests.batches import Process
 from tests.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
 from tests.delivering import other_session
 from tests.partitions import index_of
+from tests.rig.rows import make_envelope
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD
@@ -193,7 +193,7 @@ def test_a_postponed_message_is_answered_once_the_inbox_keeps_up(now: datetime) 
 
 def test_the_last_postponed_message_comes_first_and_leaves_a_budget_for_others(now: datetime) -> None:
     rows = [
-        factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
+        make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
         for number in range(SHARE_OF_IDLE + 5)
     ]
     process = Process()
@@ -206,7 +206,7 @@ def test_the_last_postponed_message_comes_first_and_leaves_a_budget_for_others(n
 
 def test_fewer_postponed_messages_are_decided_beside_new_ones(now: datetime) -> None:
     for number in range(2 * SHARE_OF_IDLE):
-        factories.make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
+        make_envelope(state=State.POSTPONED, at=now - timedelta(seconds=number), payload=b"x")
     put(registration(), now=now)
     process = Process()
     process.worker.process_batch(now=now)
@@ -216,7 +216,7 @@ def test_fewer_postponed_messages_are_decided_beside_new_ones(now: datetime) -> 
 
 
 def test_postponed_messages_wait_while_the_inbox_is_behind(now: datetime) -> None:
-    waiting = factories.make_envelope(state=State.POSTPONED, payload=b"x", at=now)
+    waiting = make_envelope(state=State.POSTPONED, payload=b"x", at=now)
     put(*dear(30), now=now - LATER)
     process = Process()
     process.worker.process_batch(now=now)
@@ -277,7 +277,7 @@ def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statisti
 ) -> None:
     """The parameter is the number of rows at the time of PostgreSQL's statistics."""
     for number, state in enumerate([State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting):
-        factories.make_envelope(state=state, at=timezone.now() - timedelta(seconds=number * 7 % 10))
+        make_envelope(state=state, at=timezone.now() - timedelta(seconds=number * 7 % 10))
     with connection.cursor() as cursor:
         # Rows of other tests have left pages in the indexes, so that a small index looks expensive to the planner.
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")
@@ -292,7 +292,7 @@ def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statisti
 
 
 def test_a_poisoned_envelope_is_quarantined_among_the_postponed(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
-    rows = [factories.make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
+    rows = [make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
     original = inbound.process
 
     def process(items, **facts):

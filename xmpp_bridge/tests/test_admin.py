@@ -14,7 +14,7 @@ from notifications.models import Notification
 from notifications.queues import disabling
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
-from tests import factories
+from tests.rig import rows
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import App, Device
@@ -63,7 +63,7 @@ def test_a_change_is_logged_and_the_slug_stays(admin_client: Client) -> None:
 
 
 def test_only_an_app_that_never_had_a_device_is_deleted(admin_client: Client) -> None:
-    used, unused = factories.make_device().app, factories.make_xmpp_app()
+    used, unused = rows.make_device().app, rows.make_xmpp_app()
 
     refused = admin_client.post(f"{APPS}{used.pk}/delete/", {"post": "yes"})
     deleted = admin_client.post(f"{APPS}{unused.pk}/delete/", {"post": "yes"})
@@ -90,7 +90,7 @@ def test_no_page_shows_who_has_a_device(admin_client: Client) -> None:
 @pytest.mark.parametrize("way", ["client", "node"])
 def test_a_device_is_found_in_its_list_by_its_credentials(admin_client: Client, way: str) -> None:
     make_app()
-    phone, other = Service().register(), factories.make_device()
+    phone, other = Service().register(), rows.make_device()
 
     response = admin_client.post("/admin/search/xmpp_bridge/device/", {"q": getattr(phone, way)}, follow=True)
 
@@ -102,9 +102,9 @@ def test_a_device_is_found_in_its_list_by_its_credentials(admin_client: Client, 
 @pytest.mark.parametrize("query", ["", "?state__exact=expired", "?app__id__exact={app}"])
 def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: str) -> None:
     """PostgreSQL plans a forbidden scan or sort only if no index serves the query."""
-    app = factories.make_xmpp_app()
+    app = rows.make_xmpp_app()
     for number in range(4):
-        factories.make_device(app=app, at=timezone.now() - timedelta(days=number))
+        rows.make_device(app=app, at=timezone.now() - timedelta(days=number))
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
         conditions = {"": "TRUE", "?state__exact=expired": "state = 'expired'"}.get(query, f"app_id = {app.pk}")

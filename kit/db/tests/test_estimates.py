@@ -4,10 +4,10 @@ import pytest
 
 from kit.db.estimates import stored
 from kit.db.statements import fetch
-from tests import factories
+from tests.rig import rows
 
 
 @pytest.mark.django_db(transaction=True)
 def test_few_rows_are_counted() -> None:
-    factories.make_device()
+    rows.make_device()
     assert fetch(stored("xmpp_bridge_device")) == [(1,)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from embedded.servers.ports import free_port
 from kit.db.statements import array_value, fetch, fetch_each, new_ids, unindexed, write, write_rows
 from registrations.models import TopicKey
-from tests.factories import make_request, make_topic_key
+from tests.rig.rows import make_request, make_topic_key
 from tests.statements import round_trips, statements
 
 pytestmark = pytest.mark.django_db

@@ -32,7 +32,7 @@ from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, Deci
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.delivering import APP, LEASE, make_due, prove, take
-from tests.factories import make_notification, make_registration, make_route
+from tests.rig.rows import make_notification, make_registration, make_route
 from tests.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

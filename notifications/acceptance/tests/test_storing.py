@@ -18,7 +18,7 @@ from notifications.messages import Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Route
 from tests.delivering import DeliveryProcess, RecordingGateway, fresh
-from tests.factories import make_notification, make_route
+from tests.rig.rows import make_notification, make_route
 
 pytestmark = pytest.mark.django_db
 WAKE = Content("New message", "default", {"k": "wake"}).encode()

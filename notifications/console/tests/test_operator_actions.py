@@ -10,7 +10,7 @@ from notifications.models import Notification
 from notifications.queues import halts
 from registrations.models import RegistrationEvent, Route
 from tests.delivering import NOW, due_ids, fresh, make_due
-from tests.factories import make_notification, make_registration, make_route
+from tests.rig.rows import make_notification, make_registration, make_route
 
 pytestmark = pytest.mark.django_db
 State = Notification.State

@@ -18,7 +18,7 @@ from notifications.rules.policy import Verdict
 from notifications.rules.reports import unpack
 from registrations.models import Route
 from tests.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
-from tests.factories import make_registration, make_route
+from tests.rig.rows import make_registration, make_route
 from tests.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

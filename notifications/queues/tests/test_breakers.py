@@ -11,7 +11,7 @@ from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Halt, Notification
 from notifications.queues import halts
 from tests.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
-from tests.factories import make_registration, make_request, make_route
+from tests.rig.rows import make_registration, make_request, make_route
 
 APPLE = ChannelKey(1, APP)
 REFUSED = Result(Outcome.CONFIG, "InvalidProviderToken")

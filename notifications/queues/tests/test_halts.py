@@ -35,7 +35,7 @@ from tests.delivering import (
     send,
     take,
 )
-from tests.factories import make_halt, make_registration, make_route
+from tests.rig.rows import make_halt, make_registration, make_route
 from tests.statements import statements
 
 pytestmark = pytest.mark.django_db

@@ -32,7 +32,7 @@ from tests.delivering import (
     prove,
     take,
 )
-from tests.factories import make_answered_request, make_attempt, make_halt, make_registration, make_route
+from tests.rig.rows import make_answered_request, make_attempt, make_halt, make_registration, make_route
 
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 PROVEN, UNPROVEN = (QueueKey("gorush", *APPLE, is_proven=is_proven) for is_proven in (True, False))

@@ -28,7 +28,7 @@ from pushserver.indicators import asking, incidents, stored
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from tests.delivering import other_session, read_only
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 from tests.rig.server import wait_until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -22,8 +22,8 @@ from pushserver.api import tokens
 from pushserver.api.answers import number_of
 from pushserver.models import AccessRecord, ApiToken
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
-from tests import factories
 from tests.limits.page import limit
+from tests.rig import rows
 from waku_bridge.models import CanaryRun
 
 V1 = "/api/v1"
@@ -117,8 +117,8 @@ def test_a_token_needs_scopes_that_exist(scopes: list[str]) -> None:
 
 
 def test_the_api_returns_the_registrations_of_a_key(api: Api) -> None:
-    registration = factories.make_registration()
-    factories.make_registration()
+    registration = rows.make_registration()
+    rows.make_registration()
 
     (reported,) = api("registrations/", key_hash=bytes(registration.public_key_hash).hex()).json()["results"]
 
@@ -137,7 +137,7 @@ def test_an_installation_is_found_however_its_id_is_spelled(
     api: Api, spell: Callable[[str], str], sent: Callable[[str], str]
 ) -> None:
     installation_id = str(uuid4())
-    factories.make_registration(installation_id=sent(installation_id))
+    rows.make_registration(installation_id=sent(installation_id))
 
     (reported,) = api("registrations/", installation_id=spell(installation_id)).json()["results"]
 
@@ -145,8 +145,8 @@ def test_an_installation_is_found_however_its_id_is_spelled(
 
 
 def test_the_api_returns_a_notification_with_its_request_and_attempts(api: Api) -> None:
-    notification = factories.make_notification()
-    factories.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
+    notification = rows.make_notification()
+    rows.make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
 
     message_id = bytes(notification.request.message_id).hex()
     [listed] = api("notifications/", message_id=message_id).json()["results"]
@@ -244,8 +244,8 @@ def test_without_redis_the_status_is_answered_and_no_call_is_throttled(api: Api,
 
 
 def test_a_long_list_comes_in_pages_that_count_nothing(api: Api) -> None:
-    request = factories.make_request()
-    made = [factories.make_notification(request=request, position=position).pk for position in range(7)]
+    request = rows.make_request()
+    made = [rows.make_notification(request=request, position=position).pk for position in range(7)]
     path, seen = f"{V1}/notifications/?page_size=3&message_id={bytes(request.message_id).hex()}", []
 
     with CaptureQueriesContext(connection) as queries:
@@ -310,9 +310,9 @@ def make_reports(day: date) -> None:
 
 
 def test_the_api_returns_the_channels(api: Api) -> None:
-    factories.make_channel((1, "im.status"))
-    factories.make_channel((2, ""))
-    factories.make_halt("paused", (1, "im.status"), by="ann", reason="x")
+    rows.make_channel((1, "im.status"))
+    rows.make_channel((2, ""))
+    rows.make_halt("paused", (1, "im.status"), by="ann", reason="x")
 
     reported = {row["app_topic"]: row for row in api("channels/").json()["results"]}
 
@@ -323,8 +323,8 @@ def test_the_api_returns_the_channels(api: Api) -> None:
 
 
 def test_the_api_returns_the_last_round_trips_of_the_canary_link_by_link(api: Api) -> None:
-    factories.make_canary_run(register_ms=3, register_answer_ms=90)
-    factories.make_canary_run(
+    rows.make_canary_run(register_ms=3, register_answer_ms=90)
+    rows.make_canary_run(
         state="broken", broken_link="register_answer", cause="bridge", register_ms=4, detail="nobody reads"
     )
 
@@ -342,8 +342,8 @@ def test_the_api_returns_the_last_round_trips_of_the_canary_link_by_link(api: Ap
 
 
 def test_the_api_returns_round_trips_through_the_xmpp_server_link_by_link(api: Api) -> None:
-    factories.make_xmpp_canary_run(register_ms=3, push_ms=8, gateway_ms=20, unregister_ms=4)
-    factories.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server", register_ms=4)
+    rows.make_xmpp_canary_run(register_ms=3, push_ms=8, gateway_ms=20, unregister_ms=4)
+    rows.make_xmpp_canary_run(state="broken", broken_link="push", cause="xmpp_server", register_ms=4)
 
     broken, passed = api("xmpp-canary/").json()["results"]
 
@@ -360,7 +360,7 @@ def test_the_api_returns_round_trips_through_the_xmpp_server_link_by_link(api: A
 
 
 def test_reading_personal_records_is_noted_in_the_access_log(api: Api) -> None:
-    notification = factories.make_notification()
+    notification = rows.make_notification()
     key_hash = bytes(notification.public_key_hash).hex()
 
     [listed] = api("notifications/", key_hash=key_hash).json()["results"]
@@ -372,7 +372,7 @@ def test_reading_personal_records_is_noted_in_the_access_log(api: Api) -> None:
 
 
 def test_nobody_reads_notifications_by_counting_and_each_attempt_is_noted(api: Api) -> None:
-    notifications = [factories.make_notification() for _ in range(3)]
+    notifications = [rows.make_notification() for _ in range(3)]
     key_hash = bytes(notifications[0].public_key_hash).hex()
     [own] = [row["id"] for row in api("notifications/", key_hash=key_hash).json()["results"]]
     near = [str(UUID(int=UUID(own).int ^ 1 << bit)) for bit in range(0, 128, 8)]

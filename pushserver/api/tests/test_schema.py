@@ -14,8 +14,8 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.wsgi import application
-from tests import factories
 from tests.budget import examples
+from tests.rig import rows
 
 COMMITTED = Path(__file__).parents[3] / "docs/openapi.yaml"
 schema = schemathesis.openapi.from_path(COMMITTED)
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("django.conf.settings.XMPP_COMPONENT_JID", "push.example.org")
-    factories.make_xmpp_app(slug="chat")
+    rows.make_xmpp_app(slug="chat")
     monkeypatch.setattr("django.conf.settings.API_CALLS_PER_MINUTE", 10**6)
     monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 10**6)
     monkeypatch.setattr("kit.api.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
-    factories.make_attempt(factories.make_notification())
-    factories.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
+    rows.make_attempt(rows.make_notification())
+    rows.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]
 
 

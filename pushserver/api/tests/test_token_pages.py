@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from pushserver.models import ApiToken
-from tests.factories import make_staff
+from tests.rig.rows import make_staff
 
 ADD = "/admin/pushserver/apitoken/add/"
 TEXT = r"psk_[\w-]{43}"

@@ -15,7 +15,7 @@ from embedded.supervisor.processes import PROJECT
 from pushserver.config.catalogue import GROUPS
 from pushserver.config.environment import MAIL_ADDRESS, Environment
 from pushserver.config.retired import RETIRED
-from tests.factories import apn_token, firebase_token
+from tests.rig.rows import apn_token, firebase_token
 
 
 def test_the_configuration_of_the_tests_has_no_problem():

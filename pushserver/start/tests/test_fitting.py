@@ -24,7 +24,7 @@ from pushserver.start.fitting import (
     unfit_schema,
 )
 from registrations.keys.keyring import keyring
-from tests import factories
+from tests.rig import rows
 from waku_bridge.identity import server_identity
 from xmpp_bridge.identity import client_keys
 
@@ -35,7 +35,7 @@ OTHER = b"x" * 32
 @pytest.fixture
 def with_other_keys(settings: LazySettings) -> Iterator[LazySettings]:
     """A registered phone, and a process that starts later with other field keys."""
-    factories.make_grant(server_public_key=server_identity().pub33)
+    rows.make_grant(server_public_key=server_identity().pub33)
     settings.FIELD_ENCRYPTION_KEYS = [OTHER]
     keyring.cache_clear()
     yield settings
@@ -47,7 +47,7 @@ def test_an_empty_database_fits_any_keys() -> None:
 
 
 def test_rows_of_these_keys_fit() -> None:
-    factories.make_grant(server_public_key=server_identity().pub33)
+    rows.make_grant(server_public_key=server_identity().pub33)
     assert [*foreign_field_keys(), *foreign_private_key()] == []
 
 
@@ -66,19 +66,19 @@ def test_migrate_refuses_other_field_keys_too(with_other_keys: LazySettings) -> 
 
 def test_while_the_keys_are_being_changed_one_that_is_listed_is_enough(with_other_keys: LazySettings) -> None:
     for _ in range(NEWEST - 1):
-        factories.make_registration()
+        rows.make_registration()
     assert list(foreign_field_keys()) == []
 
 
 def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.CaptureFixture[str]) -> None:
-    factories.make_grant()
+    rows.make_grant()
     database.bring_up_to_date(None)
     assert capfd.readouterr().err.splitlines() == [OTHER_PRIVATE_KEY]
 
 
 def test_another_private_key_is_named_where_there_are_devices_of_xmpp_alone(settings: LazySettings) -> None:
-    factories.make_device(key_name=client_keys()[0].name)
-    factories.make_device(key_name=None)
+    rows.make_device(key_name=client_keys()[0].name)
+    rows.make_device(key_name=None)
     assert list(foreign_private_key()) == []
     client_keys.cache_clear()
     settings.SERVER_PRIVATE_KEY = OTHER

@@ -6,7 +6,7 @@ from django.utils import timezone
 from registrations.messages import Named
 from registrations.models import Registration, Route
 from registrations.routes.proven import find_proven_addresses, find_proven_keys
-from tests import factories
+from tests.rig import rows
 
 pytestmark = pytest.mark.django_db
 HASH, TOKEN = b"h" * 64, "c0ffee00-0000-4000-8000-000000000001"
@@ -15,8 +15,8 @@ NEW = 10**6
 
 def make(**route: object) -> Registration:
     fields = {"last_success_at": timezone.now()} | route
-    return factories.make_registration(
-        public_key_hash=HASH, installation_id="one", access_token=TOKEN, route=factories.make_route(**fields)
+    return rows.make_registration(
+        public_key_hash=HASH, installation_id="one", access_token=TOKEN, route=rows.make_route(**fields)
     )
 
 
@@ -38,7 +38,7 @@ CASES = {
 def test_only_a_message_with_the_right_token_finds_a_proven_address_which_proves_its_key(case: str) -> None:
     name, fields, is_known = CASES[case]
     registration = make(**fields)
-    factories.make_registration(public_key_hash=HASH)  # another installation, that nothing was delivered to
+    rows.make_registration(public_key_hash=HASH)  # another installation, that nothing was delivered to
     assert registration.route is not None
     assert find_proven_addresses([name]) == ({name: bytes(registration.route.address_digest)} if is_known else {})
     assert find_proven_keys([HASH, b"o" * 64]) == (set() if fields else {HASH})
@@ -46,7 +46,7 @@ def test_only_a_message_with_the_right_token_finds_a_proven_address_which_proves
 
 
 def test_an_unregistered_installation_has_no_proven_address() -> None:
-    factories.make_registration(
+    rows.make_registration(
         public_key_hash=HASH, installation_id="one", state=Registration.State.UNREGISTERED, route=None
     )
     assert find_proven_addresses([Named(HASH, "one", version=NEW)]) == {}
@@ -55,11 +55,11 @@ def test_an_unregistered_installation_has_no_proven_address() -> None:
 
 def test_one_phone_is_one_address_under_many_keys() -> None:
     """The owner of one phone must not get priority a thousand times."""
-    token = factories.firebase_token("phone")
+    token = rows.firebase_token("phone")
     names = []
     for number in range(3):
-        route = factories.make_route(device_token=token, last_success_at=timezone.now())
-        factories.make_registration(public_key_hash=bytes([number]) * 64, installation_id="one", route=route)
+        route = rows.make_route(device_token=token, last_success_at=timezone.now())
+        rows.make_registration(public_key_hash=bytes([number]) * 64, installation_id="one", route=route)
         names.append(Named(bytes([number]) * 64, "one", version=NEW))
     assert len(set(find_proven_addresses(names).values())) == 1
 

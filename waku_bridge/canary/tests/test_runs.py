@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from kit.canary import engine
 from kit.canary.engine import ChainBroken, Diagnosis
-from tests import factories
+from tests.rig import rows
 from waku_bridge.canary import canary, links
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
 
@@ -59,16 +59,16 @@ def test_a_task_ends_after_its_time_and_the_next_one_goes_on(monkeypatch):
 
 
 def test_a_second_run_does_not_start_while_one_is_under_way():
-    factories.make_canary_run(state=State.RUNNING, finished_at=None)
+    rows.make_canary_run(state=State.RUNNING, finished_at=None)
     assert canary.run() is None
     assert CanaryRun.objects.count() == 1
 
 
 def test_a_killed_run_is_marked_and_does_not_block_the_next():
     long_ago = timezone.now() - timedelta(hours=1)
-    killed = factories.make_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
-    mark = factories.make_canary_envelope(at=timezone.now())
-    factories.make_envelope(hash=mark.hash)
+    killed = rows.make_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
+    mark = rows.make_canary_envelope(at=timezone.now())
+    rows.make_envelope(hash=mark.hash)
     assert canary.run().state == State.BROKEN
     killed.refresh_from_db()
     assert killed.state == State.INTERRUPTED
@@ -92,10 +92,10 @@ def test_a_message_is_marked_even_when_no_node_takes_it():
 
 def test_purging_removes_old_runs_and_keeps_the_one_under_way():
     now = timezone.now()
-    mark = factories.make_canary_envelope(at=now)
-    factories.make_envelope(hash=mark.hash)
-    factories.make_canary_run(at=now - timedelta(days=8))
-    factories.make_canary_run(state=State.RUNNING, finished_at=None, at=now)
+    mark = rows.make_canary_envelope(at=now)
+    rows.make_envelope(hash=mark.hash)
+    rows.make_canary_run(at=now - timedelta(days=8))
+    rows.make_canary_run(state=State.RUNNING, finished_at=None, at=now)
     assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 1
     assert InboundEnvelope.objects.count() == 1
     CanaryRun.objects.all().delete()

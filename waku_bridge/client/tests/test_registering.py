@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from registrations.messages import TokenType
-from tests.factories import apn_token
+from tests.rig.rows import apn_token
 from waku_bridge.client import (
     Address,
     Preferences,

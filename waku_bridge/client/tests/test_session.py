@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from registrations.messages import TokenType
-from tests.factories import firebase_token
+from tests.rig.rows import firebase_token
 from waku_bridge.client import (
     Address,
     NoAnswer,

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tests import factories
+from tests.rig import rows
 from waku_bridge.console import operator_actions
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbound import inbound
@@ -28,13 +28,13 @@ def make_letter(*, payload: bytes = b"x" * 100, **fields):
         "timestamp": time.time_ns(),
     } | fields.pop("raw_fields", {})
     text = json.dumps(raw)
-    return factories.make_dead_letter(**{"raw": text, "size_bytes": len(text)} | fields)
+    return rows.make_dead_letter(**{"raw": text, "size_bytes": len(text)} | fields)
 
 
 def test_a_failed_envelope_is_processed_again_once():
     at = timezone.now() - LONG_AGO
-    failed = factories.make_envelope(state=State.FAILED, reason="KeyError", at=at)
-    done = factories.make_envelope(state=State.PROCESSED, at=at)
+    failed = rows.make_envelope(state=State.FAILED, reason="KeyError", at=at)
+    done = rows.make_envelope(state=State.PROCESSED, at=at)
 
     assert [operator_actions.process_again([failed.hash, done.hash]) for _ in "12"] == [1, 0]
 
@@ -42,7 +42,7 @@ def test_a_failed_envelope_is_processed_again_once():
 
 
 def test_a_dropped_envelope_keeps_its_hash_only():
-    failed = factories.make_envelope(state=State.FAILED)
+    failed = rows.make_envelope(state=State.FAILED)
     assert [operator_actions.drop_envelopes([failed.hash]) for _ in "12"] == [1, 0]
     row = InboundEnvelope.objects.get()
     assert (row.state, row.reason, row.payload) == (State.DROPPED, "operator", None)
@@ -78,7 +78,7 @@ def test_a_letter_that_still_cannot_be_read_stays(fields):
 
 
 def test_letters_on_query_topics_are_ours_too():
-    topic_key = factories.make_topic_key()
+    topic_key = rows.make_topic_key()
     letter = make_letter(raw_fields={"contentTopic": f"/waku/1/0x{topic_key.topic:08x}/rfc26"})
     assert operator_actions.read_again([letter.digest], now=timezone.now()).taken == 1
 

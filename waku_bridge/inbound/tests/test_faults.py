@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from kit.figures import counted
-from tests import factories
+from tests.rig import rows
 from waku_bridge.console.operator_actions import process_again
 from waku_bridge.inbound import faults, inbound
 from waku_bridge.models import EnvelopeFault, InboundEnvelope
@@ -17,7 +17,7 @@ LATER = NOW + timedelta(hours=1)
 
 
 def envelope() -> inbound.Envelope:
-    row = factories.make_envelope()
+    row = rows.make_envelope()
     return inbound.Envelope(row.hash, row.pubsub_topic, row.content_topic, row.payload, row.received_at)
 
 
@@ -31,10 +31,10 @@ def fail(text: str) -> Exception:
 
 
 def break_a_constraint() -> Exception:
-    channel = factories.make_channel()
+    channel = rows.make_channel()
     try:
         with transaction.atomic():
-            factories.make_channel((channel.token_type, channel.app_topic))
+            rows.make_channel((channel.token_type, channel.app_topic))
     except IntegrityError as error:
         return error
     raise AssertionError

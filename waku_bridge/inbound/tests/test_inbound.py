@@ -41,7 +41,7 @@ from tests.conversation import (
     to_server,
 )
 from tests.delivering import RecordingGateway
-from tests.factories import apn_token
+from tests.rig.rows import apn_token
 from tests.threads import at_once
 from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize

@@ -17,7 +17,7 @@ from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
 from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
-from tests.factories.envelopes import PUBSUB_TOPIC
+from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge.node import WakuNode
 from waku_bridge.node import client as node_client
 from waku_bridge.outbound import Nodes, Outbox, Reply, outbox

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from tests.factories import make_reply
+from tests.rig.rows import make_reply
 from tests.statements import statements
 from waku_bridge import models
 from waku_bridge.models import OutboundReply

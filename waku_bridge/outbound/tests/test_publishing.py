@@ -17,8 +17,7 @@ from kit.batches.batch import Step
 from kit.http.connections import new_client, submit
 from tests.batches import Process, wait_for_wakeup
 from tests.conversation import CLIENT, EPHEMERAL, put, registration
-from tests.factories import make_reply
-from tests.factories.envelopes import CONTENT_TOPIC, PUBSUB_TOPIC
+from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.statements import statements
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
-from tests.factories import make_watermark
+from tests.rig.rows import make_watermark
 from waku_bridge.codec.topics import of_number
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading.store import backfill

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from tests.conversation import PUBSUB_TOPIC
-from tests.factories import make_watermark
+from tests.rig.rows import make_watermark
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import DeadLetter

@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
 from kit.processes.leader import Term
-from tests import factories
 from tests.conversation import PUBSUB_TOPIC
 from tests.delivering import read_only
 from tests.partitions import index_of
+from tests.rig import rows
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED
@@ -155,7 +155,7 @@ def test_the_oldest_envelopes_with_a_pending_key_beyond_the_bound_are_dropped_an
 def test_the_bound_reads_indexes_alone_and_locks_no_envelope_that_stays(db, processed, waiting):
     """The parameter is the number of rows at the time of PostgreSQL's statistics."""
     for state in [State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting:
-        factories.make_envelope(state=state)
+        rows.make_envelope(state=state)
     with connection.cursor() as cursor:
         # Rows of other tests have left pages in the indexes, so that a small index looks expensive to the planner.
         cursor.execute("REINDEX TABLE waku_bridge_inboundenvelope_under_way; ANALYZE waku_bridge_inboundenvelope")

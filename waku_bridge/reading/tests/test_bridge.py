@@ -21,7 +21,7 @@ from kit.http.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, PUBSUB_TOPIC
-from tests.factories import make_watermark
+from tests.rig.rows import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
 from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.query_topics import listen_to

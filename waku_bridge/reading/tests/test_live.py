@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kit.db.clock import clock
 from kit.processes.leader import Term
 from tests.conversation import CLIENT, PUBSUB_TOPIC
-from tests.factories import make_watermark
+from tests.rig.rows import make_watermark
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.models import DeadLetter, InboundEnvelope

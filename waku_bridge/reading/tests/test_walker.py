@@ -12,7 +12,7 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from tests.conversation import CLIENT, PUBSUB_TOPIC
-from tests.factories import make_watermark, make_window
+from tests.rig.rows import make_watermark, make_window
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow
 from waku_bridge.node import StoreEntry, StorePage, to_json

@@ -11,8 +11,8 @@ from notifications.models import Attempt, DecidedAtOnce, Notification, Notificat
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from tests import factories
-from tests.factories import firebase_token
+from tests.rig import rows
+from tests.rig.rows import firebase_token
 from waku_bridge.codec import topics
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from waku_bridge.query_topics.tests.listening import Listening
@@ -27,25 +27,20 @@ INSTALLATION = "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"
 
 def make_user(key_hash=KEY_HASH, **fields):
     """Make a user with one row of every kind."""
-    registration = factories.make_registration(public_key_hash=key_hash, **fields)
-    factories.make_grant(registration)
-    factories.make_event(pseudonym=registration.pseudonym)
-    name = topics.query_name(key_hash)
-    TopicKey.objects.create(name=name, topic=int.from_bytes(topics.topic(name)), created_at=timezone.now())
-    request = factories.make_request()
-    factories.make_envelope(hash=request.source_key, message_id=request.request_key, message_type=20, payload=None)
-    factories.make_reply(envelope_hash=request.source_key)
-    factories.make_attempt(make_push(request, registration))
+    story = rows.make_story(public_key_hash=key_hash, **fields)
+    Notification.objects.filter(pk=story.notification.pk).update(chat_id=b"chat" * 16, message=b"message" * 16)
+    name, at = topics.query_name(key_hash), timezone.now()
+    TopicKey.objects.filter(name=key_hash.hex()).update(name=name, topic=int.from_bytes(topics.topic(name)))
     recipient = key_hash[: DecidedAtOnce.RECIPIENT_BYTES]
-    DecidedAtOnce.objects.create(recipient=recipient, request=request, position=1, decided_on=timezone.now().date())
-    asked = factories.make_envelope(content_topic=topics.content_topic(name), state="pending_key")
-    factories.make_reply(envelope_hash=asked.hash)
-    factories.make_dead_letter(content_topic=topics.content_topic(name))
-    return registration
+    rows.make(DecidedAtOnce, recipient=recipient, request=story.request, position=1, at=at)
+    asked = rows.make_envelope(content_topic=topics.content_topic(name), state="pending_key")
+    rows.make_reply(envelope_hash=asked.hash)
+    rows.make_dead_letter(content_topic=topics.content_topic(name))
+    return story.registration
 
 
 def make_push(request, registration):
-    return factories.make_notification(
+    return rows.make_notification(
         request=request,
         route=registration.route,
         public_key_hash=registration.public_key_hash,
@@ -106,7 +101,7 @@ def test_erasure_leaves_all_other_users():
 
 
 def test_a_request_that_is_about_other_users_as_well_stays():
-    registration, other = make_user(), factories.make_registration()
+    registration, other = make_user(), rows.make_registration()
     request = NotificationRequest.objects.get()
     theirs = make_push(request, other)
 
@@ -178,6 +173,6 @@ def test_a_second_erasure_finds_no_rows():
 
 
 def test_erasure_removes_the_version_of_an_unregistered_installation():
-    factories.make_registration(public_key_hash=KEY_HASH, route=None, state="unregistered", pseudonym=None)
+    rows.make_registration(public_key_hash=KEY_HASH, route=None, state="unregistered", pseudonym=None)
     assert forget(KEY_HASH, now=timezone.now()).registrations == 1
     assert not Registration.objects.exists()

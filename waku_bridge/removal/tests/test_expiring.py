@@ -9,7 +9,7 @@ from kit.health.indicators import State
 from notifications.models import Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from tests import factories
+from tests.rig import rows
 from waku_bridge import query_topics
 from waku_bridge.removal import expiring
 
@@ -24,8 +24,8 @@ def expire() -> int:
 
 
 def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
-    registration = factories.make_registration(at=LONG_AGO, version=7, allowed_key_list=[b"x"])
-    factories.make_grant(registration)
+    registration = rows.make_registration(at=LONG_AGO, version=7, allowed_key_list=[b"x"])
+    rows.make_grant(registration)
 
     assert expire() == 1
 
@@ -37,16 +37,16 @@ def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered
 
 
 def test_an_installation_repeated_or_reached_lately_stays() -> None:
-    factories.make_registration(at=LATELY)
-    factories.make_registration(route=factories.make_route(last_success_at=LATELY), at=LONG_AGO)
+    rows.make_registration(at=LATELY)
+    rows.make_registration(route=rows.make_route(last_success_at=LATELY), at=LONG_AGO)
 
     assert expire() == 0
     assert Registration.objects.filter(state="active").count() == 2
 
 
 def test_waiting_pushes_to_an_expired_installation_are_withdrawn() -> None:
-    registration = factories.make_registration(at=LONG_AGO)
-    factories.make_notification(
+    registration = rows.make_registration(at=LONG_AGO)
+    rows.make_notification(
         state="retrying",
         next_attempt_at=NOW,
         route=registration.route,
@@ -60,9 +60,9 @@ def test_waiting_pushes_to_an_expired_installation_are_withdrawn() -> None:
 
 
 def test_bridges_stop_reading_topics_of_keys_without_a_registration() -> None:
-    kept = factories.make_registration(route=None, state="unregistered").public_key_hash
+    kept = rows.make_registration(route=None, state="unregistered").public_key_hash
     for public_key_hash in (kept, b"g" * 64):
-        factories.make_topic_key(public_key_hash=public_key_hash)
+        rows.make_topic_key(public_key_hash=public_key_hash)
 
     assert sum(query_topics.stop_listening_to_nobody()) == 1
     assert TopicKey.objects.get().name == kept.hex()
@@ -71,7 +71,7 @@ def test_bridges_stop_reading_topics_of_keys_without_a_registration() -> None:
 def test_expiry_of_more_than_a_tenth_waits_for_an_operator() -> None:
     """Otherwise a clock that is half a year ahead would end every registration."""
     for _ in range(20):
-        factories.make_registration(at=LONG_AGO)
+        rows.make_registration(at=LONG_AGO)
 
     assert expire() == 0
     with pytest.raises(CommandError, match="No devices wait for this permission"):

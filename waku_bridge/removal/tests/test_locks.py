@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, sleep
-from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
@@ -10,7 +9,7 @@ from django.utils import timezone
 
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import Registration, Route
-from tests import factories
+from tests.rig import rows
 from waku_bridge.canary.traces import mark, remove_traces
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identity
@@ -33,11 +32,9 @@ OTHERS = {
 def make_client():
     """Make one row of every kind about the canary, which can be erased like any user."""
     key_hash = canary_identity().key_hash
-    registration = factories.make_registration(public_key_hash=key_hash, pseudonym=uuid4())
-    request = factories.make_request()
-    notification = factories.make_notification(request=request, route=registration.route, public_key_hash=key_hash)
-    factories.make_attempt(notification)
-    query = factories.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
+    rows.make_story(public_key_hash=key_hash)
+    InboundEnvelope.objects.all().delete()
+    query = rows.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
     mark(query.hash, now=timezone.now())
 
 

@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from kit.db.partitions import MADE_AHEAD, day_of
-from tests import factories
+from tests.rig import rows
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.removal import retention
 
@@ -26,8 +26,8 @@ def purge(now: datetime = NOW) -> None:
 def test_old_envelopes_are_removed_unless_they_wait(state: InboundEnvelope.State, has_partition: bool) -> None:
     if has_partition:
         retention.ENVELOPES.make_from(OLD, to=NOW)
-    factories.make_envelope(state=state, at=OLD)
-    factories.make_envelope(state=state, at=BEGIN)
+    rows.make_envelope(state=state, at=OLD)
+    rows.make_envelope(state=state, at=BEGIN)
     purge()
     assert InboundEnvelope.objects.count() == (1 if state.is_terminal else 2)
 
@@ -37,14 +37,14 @@ def test_old_envelopes_are_removed_unless_they_wait(state: InboundEnvelope.State
 def test_old_replies_are_removed_unless_they_wait(state: OutboundReply.State, has_partition: bool) -> None:
     if has_partition:
         retention.REPLIES.make_from(OLD, to=NOW)
-    factories.make_reply(state=state, at=OLD)
-    factories.make_reply(state=state, at=BEGIN)
+    rows.make_reply(state=state, at=OLD)
+    rows.make_reply(state=state, at=BEGIN)
     purge()
     assert OutboundReply.objects.count() == (1 if state.is_terminal else 2)
 
 
 def test_an_old_envelope_that_ended_today_stays() -> None:
-    factories.make_envelope(state="failed", at=OLD, ended_on=day_of(NOW))
+    rows.make_envelope(state="failed", at=OLD, ended_on=day_of(NOW))
     purge()
     assert InboundEnvelope.objects.exists()
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from kit.canary.engine import ChainBroken, Diagnosis
 from notifications.canary import Push
 from notifications.models import Notification
-from tests import factories
+from tests.rig import rows
 from xmpp_bridge.canary import canary, traces
 from xmpp_bridge.canary.diagnosis import Cause, Link, diagnose, diagnose_push
 from xmpp_bridge.canary.links import Talk
@@ -155,12 +155,12 @@ def test_a_push_that_no_worker_tries_breaks_the_link_of_the_gateway() -> None:
 @pytest.mark.usefixtures("_alone")
 def test_a_killed_run_is_interrupted_and_cleared_away_by_the_next_and_two_never_run_at_once() -> None:
     long_ago = timezone.now() - timedelta(hours=1)
-    killed = factories.make_xmpp_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
+    killed = rows.make_xmpp_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
     traces.make_app()
     Service().receive(of_canary(app=canary_apps()[0]))
     assert canary.run() is not None
     killed.refresh_from_db()
     assert (killed.state, Device.objects.exists(), App.objects.exists()) == (State.INTERRUPTED, False, False)
-    factories.make_xmpp_canary_run(state=State.RUNNING, finished_at=None)
+    rows.make_xmpp_canary_run(state=State.RUNNING, finished_at=None)
     assert canary.run() is None
     assert CanaryRun.objects.count() == 3

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import load_seed
-from tests import factories
+from tests.rig import rows
 
 pytestmark = pytest.mark.django_db
 RULES = "/admin/notifications/gatewayerrorrule/"
@@ -253,7 +253,7 @@ def test_an_error_text_can_be_tried(admin_client: Client, platform: str, error: 
 
 
 def test_an_unknown_error_links_to_a_rule_that_matches_it(admin_client: Client) -> None:
-    unknown = factories.make_unknown_error(platform="ios", signature="teapot <n>: <token> is short & stout")
+    unknown = rows.make_unknown_error(platform="ios", signature="teapot <n>: <token> is short & stout")
     html = admin_client.get(UNKNOWN).content.decode()
     assert "transient (unknown)" in html
     [url] = set(re.findall(rf'href="({RULES}add/[^"]+)"', html))
@@ -273,15 +273,15 @@ DEADLY = FORM | {"outcome": "dead", "text": "device is gone", "code": "gone"}
 
 def fail(error: str, *, token_type: int = 1, ago: timedelta = timedelta(hours=1), **fields: object) -> None:
     at = timezone.now() - ago
-    route = fields.pop("route", None) or factories.make_route()
-    notification = factories.make_notification(at=at, route=route)
-    factories.make_attempt(
+    route = fields.pop("route", None) or rows.make_route()
+    notification = rows.make_notification(at=at, route=route)
+    rows.make_attempt(
         notification, token_type=token_type, error=error, outcome="transient", code="unknown", started_at=at, **fields
     )
 
 
 def test_a_deadly_rule_is_saved_only_with_a_reason_after_a_preview(admin_client: Client) -> None:
-    route = factories.make_route()
+    route = rows.make_route()
     for number in (1, 2):
         for _ in range(number):
             fail(f"the device is gone: <n> of {number}", route=route)
@@ -341,7 +341,7 @@ def test_a_text_that_has_a_rule_offers_the_rule(admin_client: Client) -> None:
     answer = admin_client.post(f"{RULES}add/", FORM | {"match": "exact", "text": "unregistered"}).content.decode()
     assert f'There is already a rule for this text: <a href="{RULES}{known.pk}/change/">' in answer
 
-    factories.make_unknown_error(platform="ios", signature="unregistered")
+    rows.make_unknown_error(platform="ios", signature="unregistered")
     assert f'href="{RULES}{known.pk}/change/">its rule' in admin_client.get(UNKNOWN).content.decode()
     tried = admin_client.post(f"{RULES}try/", {"platform": "ios", "error": "teapot 12345"}).content.decode()
     assert "text=teapot&" in unescape(tried)

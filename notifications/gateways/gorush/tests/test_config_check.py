@@ -35,7 +35,7 @@ from notifications.gateways.gorush.config_check.rules import ESSENTIAL, Expectat
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.messages import Outcome
 from registrations.messages import TokenType
-from tests import factories
+from tests.rig import rows
 from tests.rig.peers import serve as serve_answers
 
 # Recorded from gorush v1.22.0, with other values.
@@ -352,7 +352,7 @@ def test_a_gorush_that_hangs_is_unreachable_and_delays_no_check(monkeypatch: pyt
 def test_only_platforms_with_active_routes_are_needed(serve: Serve) -> None:
     url = serve(GOOD.replace(b"ios: {enabled: true", b"ios: {enabled: false"))[0]
     assert found(url) == []
-    factories.make_route(token_type=TokenType.APN)
+    rows.make_route(token_type=TokenType.APN)
     assert found(url) == ["platform_off_ios"]
 
 
@@ -375,9 +375,9 @@ def test_failures_that_gorush_does_not_report_are_noticed(serve: Serve) -> None:
     assert found(url) == []
     answers["/api/stat/app"] = (200, b'{"ios": {"push_error": 2}, "android": {"push_error": 1}}')
     attempt = {"token_type": TokenType.APN, "started_at": NOW + timedelta(minutes=1)}
-    factories.make_attempt(outcome=Outcome.DELIVERED, **attempt)
-    factories.make_attempt(outcome=Outcome.DEAD, **attempt)
-    factories.make_attempt(outcome=None, **attempt)
+    rows.make_attempt(outcome=Outcome.DELIVERED, **attempt)
+    rows.make_attempt(outcome=Outcome.DEAD, **attempt)
+    rows.make_attempt(outcome=None, **attempt)
 
     assert found(url, NOW + timedelta(minutes=5)) == ["hidden_failures_android"]
 

@@ -19,7 +19,7 @@ from notifications.messages import Outcome
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType
 from registrations.models import Route
-from tests import factories
+from tests.rig.rows import make_attempt, make_notification, make_route
 
 SECRET = "a-secret-of-the-hook-that-is-long-enough"
 TOKEN = "the-full-device-token-of-somebody"
@@ -61,7 +61,7 @@ def late_codes() -> list[str]:
 
 @pytest.mark.parametrize("outcome", [None, *Outcome])
 def test_the_code_of_a_failure_is_stored_beside_its_attempt(call: Call, outcome: str | None) -> None:
-    attempt, other = factories.make_attempt(outcome=outcome), factories.make_attempt()
+    attempt, other = make_attempt(outcome=outcome), make_attempt()
 
     assert call(entry_about(attempt)).status_code == 200
 
@@ -81,7 +81,7 @@ def test_the_code_of_a_failure_is_stored_beside_its_attempt(call: Call, outcome:
     ids=["empty token", "masked token", "unknown error", "other fields"],
 )
 def test_an_entry_is_read_by_the_rules(call: Call, token_type: int, changes: dict[str, Any], code: str) -> None:
-    attempt = factories.make_attempt(token_type=token_type)
+    attempt = make_attempt(token_type=token_type)
 
     assert call(entry_about(attempt, **changes)).status_code == 200
 
@@ -91,9 +91,9 @@ def test_an_entry_is_read_by_the_rules(call: Call, token_type: int, changes: dic
 @pytest.mark.parametrize("state", Notification.State)
 def test_no_state_route_or_reply_changes(call: Call, state: str) -> None:
     """A caller with the secret can neither silence a phone nor cause any push."""
-    route = factories.make_route(token_type=TokenType.FIREBASE)
-    notification = factories.make_notification(route=route, state=state)
-    attempt = factories.make_attempt(notification, outcome=Outcome.DELIVERED)
+    route = make_route(token_type=TokenType.FIREBASE)
+    notification = make_notification(route=route, state=state)
+    attempt = make_attempt(notification, outcome=Outcome.DELIVERED)
     rows = (route, notification, notification.request)
     before = [model_to_dict(row) for row in rows]
 
@@ -105,11 +105,11 @@ def test_no_state_route_or_reply_changes(call: Call, state: str) -> None:
 
 
 def test_a_replay_and_a_second_failure_change_nothing(call: Call) -> None:
-    factories.make_attempt(started_at=timezone.now() - timedelta(hours=2))
+    make_attempt(started_at=timezone.now() - timedelta(hours=2))
     for attempt in Attempt.objects.all():
         assert call(entry_about(attempt)).status_code == 200
     assert late_codes() == [""]  # a replay of long ago
-    attempt = factories.make_attempt()
+    attempt = make_attempt()
     for error in ("Quota exceeded", "Quota exceeded", "Requested entity was not found."):
         assert call(entry_about(attempt, error=error)).status_code == 200
     assert late_codes() == ["", "quota_exceeded"]
@@ -125,7 +125,7 @@ def test_a_replay_and_a_second_failure_change_nothing(call: Call) -> None:
     ids=repr,
 )
 def test_an_entry_about_no_attempt_of_ours_is_accepted_and_ignored(call: Call, changes: dict[str, str]) -> None:
-    attempt = factories.make_attempt()
+    attempt = make_attempt()
     entry = entry_about(attempt, **changes)
     entry["notif_id"] = entry["notif_id"].replace("{id}", str(attempt.notification_id))
     assert call(entry).status_code == 200
@@ -135,7 +135,7 @@ def test_an_entry_about_no_attempt_of_ours_is_accepted_and_ignored(call: Call, c
 
 @pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x", SECRET.upper(), "é"])
 def test_refuses_a_wrong_secret(call: Call, secret: str) -> None:
-    attempt = factories.make_attempt()
+    attempt = make_attempt()
     assert call(entry_about(attempt), secret).status_code == 403
     assert late_codes() == [""]
 
@@ -179,7 +179,7 @@ def test_refuses_a_body_that_is_no_entry(call: Call, body: Any) -> None:
 
 
 def test_takes_a_body_just_within_the_limit_and_refuses_a_larger_one(call: Call) -> None:
-    attempt = factories.make_attempt()
+    attempt = make_attempt()
     small = json.dumps(entry_about(attempt, message="")).encode()
     padded = json.dumps(entry_about(attempt, message="x" * (64 * 1024 - len(small)))).encode()
     assert [call(body).status_code for body in (padded + b" ", padded + b" " * 20_000_000, padded)] == [413, 413, 200]
@@ -189,7 +189,7 @@ def test_takes_a_body_just_within_the_limit_and_refuses_a_larger_one(call: Call)
 def test_no_token_message_or_header_is_stored_or_logged(
     call: Call, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    attempt = factories.make_attempt(token_type=TokenType.APN)
+    attempt = make_attempt(token_type=TokenType.APN)
     error = f'Post "https://api.push.apple.com/3/device/{TOKEN}": EOF'
     entry = entry_about(attempt, platform="ios", token=TOKEN, message="secret text", error=error)
     with caplog.at_level("DEBUG"):
@@ -210,7 +210,7 @@ def test_no_bytes_break_the_reader(body: bytes) -> None:
 
 
 def test_operators_see_the_late_code(call: Call, admin_client: Client) -> None:
-    attempt = factories.make_attempt(outcome=Outcome.DELIVERED)
+    attempt = make_attempt(outcome=Outcome.DELIVERED)
     call(entry_about(attempt))
     pages = [
         f"/admin/notifications/attempt/{attempt.pk}/change/",

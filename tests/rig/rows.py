@@ -1,0 +1,299 @@
+"""Builder of rows: one valid row of any table, with the fewest facts. A test names only the values that it is about.
+
+Each column that needs a value gets one by its name or its type. `OWN` has the values of single tables for which that
+does not do.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+from django.contrib.auth.models import Group, User
+from django.db.models import (
+    NOT_PROVIDED,
+    BinaryField,
+    BooleanField,
+    DateField,
+    DateTimeField,
+    DecimalField,
+    Field,
+    FloatField,
+    ForeignKey,
+    IntegerField,
+    Model,
+    UUIDField,
+)
+from django.utils import timezone
+
+from kit.db.partitions import day_of
+from notifications.gateways.gorush.models import UnknownGatewayError
+from notifications.messages import QueueKey
+from notifications.models import Attempt, Channel, DecidedAtOnce, Halt, Notification, NotificationRequest
+from notifications.queues import queues
+from notifications.rules.reports import Decided, pack
+from registrations.keys.encryption import Purpose
+from registrations.keys.keyring import keyring
+from registrations.messages import TokenType
+from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
+from registrations.routes.routes import identity_of
+from waku_bridge.messages import MessageType
+from waku_bridge.models import (
+    CanaryEnvelope,
+    CanaryRun,
+    DeadLetter,
+    InboundEnvelope,
+    OutboundReply,
+    StoreWatermark,
+    StoreWindow,
+)
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.models import CanaryRun as XmppCanaryRun
+
+M = TypeVar("M", bound=Model)
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+CONTENT_TOPIC = "/waku/1/0x01020304/rfc26"
+REQUEST_ANSWERED_AFTER = timedelta(seconds=1)
+# Values of required columns by name, in all tables. A function is called for each row.
+NAMED: dict[str, Any] = {
+    "bridge": "waku",
+    "gateway": "gorush",
+    "token_type": TokenType.FIREBASE,
+    "pubsub_topic": PUBSUB_TOPIC,
+    "content_topic": CONTENT_TOPIC,
+    "source": "http://127.0.0.1:8645",
+    "path": InboundEnvelope.Path.LIVE,
+    "public_key_hash": partial(secrets.token_bytes, 64),
+    "installation_id": lambda: str(uuid4()),
+    "timestamp_ns": time.time_ns,
+    "position": 0,
+}
+# Values of other required columns by type and the time of the row. A text is empty.
+TYPED: tuple[tuple[Any, Callable[[datetime], Any]], ...] = (
+    (DateTimeField, lambda at: at),
+    (DateField, day_of),
+    (BinaryField, lambda _: secrets.token_bytes(32)),
+    (UUIDField, lambda _: uuid4()),
+    (BooleanField, lambda _: True),
+    ((IntegerField, FloatField, DecimalField), lambda _: 1),
+)
+# Values of single tables, by the time of the row.
+OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
+    InboundEnvelope: lambda _: {"payload": secrets.token_bytes(200)},
+    OutboundReply: lambda _: {"message_type": MessageType.RESPONSE, "payload": secrets.token_bytes(200)},
+    StoreWatermark: lambda _: {"node": f"http://{secrets.token_hex(4)}.test:8645"},
+    StoreWindow: lambda _: {"reason": StoreWindow.Reason.OUTAGE},
+    DeadLetter: lambda _: {"reason": "malformed", "content_topic": "", "raw": "{}", "size_bytes": 2},
+    CanaryRun: lambda at: {"state": "passed", "finished_at": at},
+    XmppCanaryRun: lambda at: {"state": "passed", "finished_at": at},
+    NotificationRequest: lambda at: {
+        "state": NotificationRequest.State.WAITING,
+        "reply_address": b"\x02" + secrets.token_bytes(32) + PUBSUB_TOPIC.encode(),
+        "reply_due_at": at + timedelta(seconds=2),
+    },
+    Notification: lambda at: {
+        "state": Notification.State.PENDING,
+        "dedup_key": secrets.token_bytes(32),
+        "collapse_id": secrets.token_bytes(16),
+        "next_attempt_at": at,
+        "expires_at": at + timedelta(days=1),
+    },
+    UnknownGatewayError: lambda _: {"platform": "ios", "signature": f"something {uuid4()}", "count": 1},
+    Registration: lambda _: {"state": Registration.State.ACTIVE, "enabled": True},
+    Grant: lambda _: {"server_public_key": b"\x02" + secrets.token_bytes(32), "signature": secrets.token_bytes(65)},
+    RegistrationEvent: lambda _: {"kind": RegistrationEvent.Kind.REGISTERED},
+    App: lambda _: {"slug": f"app-{secrets.token_hex(4)}", "app_topic": "org.example.chat"},
+    Device: lambda _: {"domain": "capulet.test"},
+}
+
+
+def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
+    """Make a row with these values, in which every time that needs a value is ``at``. A row that is over has ended at
+    ``at``, or when it was answered or finished.
+    """
+    at = at or timezone.now()
+    own = OWN[model](at) if model in OWN else {}
+    row = own | fields
+    row |= {field.name: _value_of(field, at) for field in _required(model) if field.name not in row}
+    if "ended_on" not in row and _is_over(model, row.get("state")):
+        row["ended_on"] = day_of(row.get("answered_at") or row.get("finished_at") or at)
+    return model._default_manager.create(**row)
+
+
+@cache
+def _required(model: type[Model]) -> list[Field]:
+    """Return the columns that need a value: without a default, and not made by the database."""
+    return [
+        field
+        for field in model._meta.concrete_fields
+        if not (field.null or field.has_default() or field.generated)
+        and field.db_default is NOT_PROVIDED
+        and field is not model._meta.auto_field
+    ]
+
+
+def _value_of(field: Field, at: datetime) -> Any:
+    if field.name in NAMED:
+        value = NAMED[field.name]
+        return value() if callable(value) else value
+    if isinstance(field, ForeignKey):
+        return make(field.related_model, at=at)
+    return next((value(at) for kind, value in TYPED if isinstance(field, kind)), "")
+
+
+def _is_over(model: Any, state: Any) -> bool:
+    """Return whether a row in this state is no longer among the rows under way."""
+    if model is NotificationRequest:
+        return bool(state == NotificationRequest.State.ANSWERED)
+    by_day = model in {InboundEnvelope, OutboundReply, Notification}
+    return by_day and bool(state) and bool(model.State(state).is_terminal)
+
+
+# Rows of which the defaults are enough: an envelope and a reply that wait, a canary run that passed, a store that was
+# read up to ``at`` at a node of its own, a window that is still to be read, a request that waits for its notifications,
+# a notification that is due and whose recipient is unknown unless it has a ``route``.
+make_envelope = partial(make, InboundEnvelope)
+make_reply = partial(make, OutboundReply)
+make_canary_run = partial(make, CanaryRun)
+make_canary_envelope = partial(make, CanaryEnvelope)
+make_watermark = partial(make, StoreWatermark)
+make_dead_letter = partial(make, DeadLetter)
+make_request = partial(make, NotificationRequest)
+make_notification = partial(make, Notification)
+make_unknown_error = partial(make, UnknownGatewayError)
+make_event = partial(make, RegistrationEvent)
+make_xmpp_app = partial(make, App)
+make_xmpp_canary_run = partial(make, XmppCanaryRun)
+
+
+def make_window(watermark: StoreWatermark, **fields: Any) -> StoreWindow:
+    return make(StoreWindow, watermark=watermark, at=fields["end_at"], **fields)
+
+
+def make_answered_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:
+    at = at or timezone.now()
+    answered = {"answered_at": at + REQUEST_ANSWERED_AFTER, "reply_address": None}
+    return make_request(at=at, state=NotificationRequest.State.ANSWERED, **answered | fields)
+
+
+def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:
+    """Make an attempt whose outcome is not known yet. With an outcome it also has its times."""
+    notification = notification or make_notification()
+    row = {"number": 1, "started_at": notification.created_at} | fields
+    if row.get("outcome"):
+        took = timedelta(milliseconds=row.get("latency_ms") or 0)
+        waited = (row["started_at"] - notification.created_at) // timedelta(milliseconds=1)
+        times = {"began_at": row["started_at"], "ended_at": row["started_at"] + took}
+        row = {**times, "waited_ms": max(0, waited) if row["number"] == 1 else None} | row
+    return make(Attempt, notification=notification, **row)
+
+
+def make_decided(key_hash: bytes, decided: Decided, *, at: datetime | None = None) -> DecidedAtOnce:
+    """Make a request with one push to a user, which was decided at once."""
+    request = make_answered_request(at=at, decided=pack([decided]))
+    recipient = key_hash[: DecidedAtOnce.RECIPIENT_BYTES]
+    return make(DecidedAtOnce, recipient=recipient, request=request, position=decided.position, at=request.received_at)
+
+
+def make_channel(key: tuple[int, str] = (TokenType.APN, "im.status.ethereum"), **fields: Any) -> Channel:
+    """Make a channel with a delivery, and its queues."""
+    row = make(Channel, **{"token_type": key[0], "app_topic": key[1]} | fields)
+    queues.create([QueueKey("gorush", row.token_type, row.app_topic, is_proven) for is_proven in (True, False)])
+    return row
+
+
+def make_halt(kind: str, app: tuple[int, str] | None = None, **fields: Any) -> Halt:
+    """Make a halt of an app, or of the whole server without one."""
+    subject = {"token_type": app[0], "app_topic": app[1]} if app else {}
+    return make(Halt, kind=kind, **subject, **fields)
+
+
+def make_route(*, device_token: str = "", token_type: int = TokenType.FIREBASE, **fields: Any) -> Route:
+    """Make an address. With ``last_success_at`` it is proven, unless ``delivered_digest`` differs from its digest."""
+    token = (device_token or (apn_token() if token_type == TokenType.APN else firebase_token())).encode()
+    digest = keyring().digest(Purpose.ADDRESS, identity_of(token_type, fields.get("app_topic", ""), token))
+    address = {"address_encrypted": keyring().encrypt(Purpose.ADDRESS, token), "address_digest": digest}
+    proof = {"delivered_digest": digest} if fields.get("last_success_at") else {}
+    return make(Route, token_type=token_type, **address | proof | fields)
+
+
+def make_registration(
+    *, access_token: str = "", device_token: str = "", at: datetime | None = None, **fields: Any
+) -> Registration:
+    """Make an active registration with a route of its own. With ``route=None`` and another ``state`` it is a
+    tombstone.
+    """
+    token = (access_token or str(uuid4())).encode()
+    if "route" not in fields:
+        fields["route"] = make_route(device_token=device_token, at=at)
+    tokens = {
+        "access_token_encrypted": keyring().encrypt(Purpose.ACCESS_TOKEN, token),
+        "access_token_digest": keyring().digest(Purpose.ACCESS_TOKEN, token),
+    }
+    return make(Registration, at=at, **tokens | fields)
+
+
+def make_grant(registration: Registration | None = None, **fields: Any) -> Grant:
+    registration = registration or make_registration()
+    facts = {"access_token_digest": registration.access_token_digest, "granted_at": registration.updated_at}
+    return make(Grant, registration=registration, **facts | fields)
+
+
+def make_topic_key(*, public_key_hash: bytes = b"", key: bytes = b"", **fields: Any) -> TopicKey:
+    names = {"name": (public_key_hash or secrets.token_bytes(64)).hex(), "topic": secrets.randbits(32)}
+    sealed = keyring().encrypt(Purpose.TOPIC_KEY, key or secrets.token_bytes(32))
+    return make(TopicKey, key_encrypted=sealed, **names | fields)
+
+
+def make_device(*, at: datetime | None = None, **fields: Any) -> Device:
+    """Make an active XMPP device with a route of its own. With ``route=None`` and another ``state`` it has ended."""
+    if "route" not in fields:
+        fields["route"] = make_route(at=at, is_end_awaited=True)
+    return make(Device, at=at, **fields)
+
+
+class Story(NamedTuple):
+    """Rows that a request about one user leaves."""
+
+    registration: Registration
+    request: NotificationRequest
+    notification: Notification
+
+
+def make_story(*, envelope: Mapping[str, Any] | None = None, **user: Any) -> Story:
+    """Make a row of every table of facts that a user, a request and its answer leave, with one failed attempt."""
+    registration = make_registration(**user)
+    names = {"public_key_hash": registration.public_key_hash, "installation_id": registration.installation_id}
+    make_grant(registration)
+    make_event(pseudonym=registration.pseudonym)
+    make_topic_key(public_key_hash=registration.public_key_hash)
+    request = make_request()
+    notification = make_notification(request=request, route=registration.route, **names)
+    make_attempt(notification, outcome="transient", code="unreachable", latency_ms=12)
+    received = {"hash": request.source_key, "message_id": request.request_key, "message_type": MessageType.REQUEST}
+    make_envelope(**received | dict(envelope or {}))
+    make_reply(envelope_hash=request.source_key)
+    return Story(registration, request, notification)
+
+
+def make_staff(role: str, name: str = "") -> User:
+    """Make an account of the console with this role, which is also its name unless there is another one."""
+    user = User.objects.create_user(name or role, is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
+    return user
+
+
+# Device tokens in the formats of Apple and Firebase. Each contains its name, so that a test can search for it.
+
+
+def firebase_token(name: str = "") -> str:
+    """Return a Firebase token of 163 characters that begins with ``name``."""
+    return f"{name or secrets.token_urlsafe(16)}:APA91b".ljust(163, "x")
+
+
+def apn_token(name: str = "") -> str:
+    """Return an Apple token of 64 characters that begins with ``name`` in hex."""
+    return (name.encode().hex() or secrets.token_hex(32)).ljust(64, "0")
