@@ -52,10 +52,13 @@ class Service(StanzaHandler):
         assert len(answers) <= 1
         return answers[0] if answers else None
 
-    def command(self, node: str, fields: dict[str, str] | None, **attributes: str) -> Element:
-        answer = self.receive(command(node, fields, **attributes))
-        assert answer is not None
+    def ask(self, stanza: str) -> Element:
+        """Return the answer to one stanza that has one."""
+        [answer] = self.receive_all(stanza)
         return answer
+
+    def command(self, node: str, fields: dict[str, str] | None, **attributes: str) -> Element:
+        return self.ask(command(node, fields, **attributes))
 
     def register(self, *, platform: str = "apns", sender: str = JULIET, **fields: str) -> "Registered":
         """Register a device, as its app does."""

@@ -10,7 +10,6 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.console import operator_actions as of_routes
-from notifications.models import Notification
 from notifications.queues import disabling
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
@@ -18,7 +17,7 @@ from tests.rig import rows
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices import retention
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.tests.talking import APN_TOKEN, FCM_TOKEN, T0, Service, error_of, make_app, push2
+from xmpp_bridge.tests.talking import APN_TOKEN, FCM_TOKEN, T0, Service, make_app, push2
 
 pytestmark = pytest.mark.django_db
 APPS, DEVICES = "/admin/xmpp_bridge/app/", "/admin/xmpp_bridge/device/"
@@ -125,17 +124,6 @@ def registered() -> tuple[Service, Any, Device]:
     make_app()
     service = Service()
     return service, service.register(), Device.objects.get()
-
-
-def test_a_removed_device_leaves_no_address_and_its_server_gets_gone() -> None:
-    service, phone, device = registered()
-    assert service.receive(push2(phone.client)) is None
-
-    assert operator_actions.remove([device.pk], now=T0) == 1
-
-    assert (Notification.objects.get().state, Route.objects.exists()) == ("withdrawn", False)
-    assert error_of(service.receive(push2(phone.client))) == ("cancel", "gone")
-    assert operator_actions.remove([device.pk], now=T0) == 0
 
 
 def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:

@@ -152,7 +152,9 @@ def expire(_service: Service) -> None:
 
 
 def remove(_service: Service) -> None:
-    assert operator_actions.remove([Device.objects.get().pk], now=timezone.now()) == 1
+    pk = Device.objects.get().pk
+    assert [operator_actions.remove([pk], now=timezone.now()) for _ in range(2)] == [1, 0]
+    assert (Notification.objects.get().state, Route.objects.exists()) == ("withdrawn", False)
 
 
 def disable_and_unregister(service: Service) -> None:
@@ -177,9 +179,7 @@ def test_the_end_of_a_device_is_announced_once_and_then_answers_each_later_push(
     if end is die:
         unregister(service)
         assert service.find_ended() == []
-    answer = service.receive(push2(phone.client, encrypted()))
-    assert answer is not None
-    assert disabled_client(answer) == phone.client
+    assert disabled_client(service.ask(push2(phone.client, encrypted()))) == phone.client
 
 
 def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
@@ -225,9 +225,7 @@ def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(
     assert sum(retention.expire(now=now, keep=keep)) == 1
     assert sorted(Device.objects.values_list("state", flat=True)) == ["active", "expired"]
     assert Route.objects.count() == 1
-    answer = service.receive(push2(phone.client))
-    assert answer is not None
-    assert disabled_client(answer) == phone.client
+    assert disabled_client(service.ask(push2(phone.client))) == phone.client
     assert sum(retention.purge(now=now + timedelta(days=91), keep=keep)) == 1
     assert error_of(service.receive(push2(phone.client))) == ("cancel", "item-not-found")
 

@@ -95,9 +95,7 @@ def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_su
     assert "not_stored" in logged
     assert [word for word in ("juliet", "secret text", phone.client) if word in logged] == []
     assert service.receive(push2(phone.client, encrypted(), stanza_id="one")) is None
-    answer = service.receive(publish(phone.node, phone.secret, stanza_id="two"))
-    assert answer is not None
-    assert answer.get("type") == "result"
+    assert service.ask(publish(phone.node, phone.secret, stanza_id="two")).get("type") == "result"
     assert Notification.objects.count() == 2
 
 

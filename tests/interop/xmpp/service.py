@@ -87,9 +87,6 @@ class Service:
         async with self.user_server() as server:
             await server.wait_for_service()
 
-    def own_logs(self) -> dict[str, str]:
-        return {name: text for name, text in self.fleet.logs().items() if name != "gorush"}
-
 
 class Neighbour(NotifyingServer):
     """Server of a user in the tests."""
