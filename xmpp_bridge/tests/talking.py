@@ -24,6 +24,10 @@ COMMANDS = "http://jabber.org/protocol/commands"
 STANZA_ERRORS = "{urn:ietf:params:xml:ns:xmpp-stanzas}"
 PUSH2 = "{urn:xmpp:push2:0}"
 IV = "ZGVmZ2hpamtsbW5v"
+FORWARDED = (
+    "<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='romeo@capulet.test/desk' "
+    "to='juliet@capulet.test'><body>Wherefore art thou?</body></message></forwarded>"
+)
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
 

@@ -28,6 +28,7 @@ from xmpp_bridge.rules.decisions import Decision, Domains, Verdict
 from xmpp_bridge.rules.limits import DeviceLimit, Rates
 from xmpp_bridge.tests.talking import (
     CALL_TOKEN,
+    FORWARDED,
     SERVER,
     SERVICE,
     Registered,
@@ -45,10 +46,6 @@ from xmpp_bridge.tests.talking import (
 pytestmark = pytest.mark.django_db
 NOT_FOUND = ("cancel", "item-not-found")
 BUSY = ("wait", "resource-constraint")
-FORWARDED = (
-    "<forwarded xmlns='urn:xmpp:forward:0'><message xmlns='jabber:client' from='romeo@capulet.test/desk' "
-    "to='juliet@capulet.test'><body>Wherefore art thou?</body></message></forwarded>"
-)
 
 
 @pytest.fixture

@@ -18,7 +18,17 @@ from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices.registering import carry_out
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.limits import Rates
-from xmpp_bridge.tests.talking import APN_TOKEN, CALL_TOKEN, FCM_TOKEN, JULIET, SERVICE, Service, make_app, push2
+from xmpp_bridge.tests.talking import (
+    APN_TOKEN,
+    CALL_TOKEN,
+    FCM_TOKEN,
+    JULIET,
+    SERVICE,
+    Registered,
+    Service,
+    make_app,
+    push2,
+)
 from xmpp_bridge.tests.test_delivery import found, tables
 
 REGISTER, UNREGISTER = "/api/v1/xmpp-devices/register/", "/api/v1/xmpp-devices/unregister/"
@@ -73,12 +83,7 @@ def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
     by_http = post(REGISTER, ASKED).json()
 
     assert by_http["outcome"] == "refreshed"
-    assert {name: by_http[name] for name in ("jid", "client", "node", "secret")} == {
-        "jid": by_command.jid,
-        "client": by_command.client,
-        "node": by_command.node,
-        "secret": by_command.secret,
-    }
+    assert Registered(*(by_http[name] for name in ("jid", "client", "node", "secret"))) == by_command
     assert (Device.objects.count(), Route.objects.get().generation) == (1, 2)
 
 
