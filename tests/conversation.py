@@ -19,7 +19,7 @@ from django.utils import timezone
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
 from tests.batches import Process
-from tests.factories.tokens import firebase_token
+from tests.rig.rows import firebase_token
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import decode, encode_payload, encode_query, encode_registration, encode_request

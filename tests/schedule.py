@@ -9,18 +9,17 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-# Files of flow tests, each with a server of its own.
-APART = (
-    "tests/flows/test_unfit_surroundings.py",
-    "tests/flows/test_killed_at_each_statement.py",
-    "tests/flows/test_privacy_of_answers.py",
-    "tests/flows/test_xmpp_canary.py",
-    "tests/flows/test_traced.py",
-)
-# Files by the slow resource that they share: one whole server, a Spark session, development servers.
+# Flow tests that share a whole server. There are two, so that two processes of a run work through them.
+SERVERS = {
+    "first server": ("canary", "demo", "metrics"),
+    "second server": (
+        *("client_command", "clients", "hostile_envelopes", "load_generator"),
+        *("notifying", "registering", "troubled_workers"),
+    ),
+}
+# Files by the slow resource that they share: a whole server, a Spark session, development servers.
 TOGETHER = {
-    **{file: file for file in APART},
-    "tests/flows/": "tests/flows/",
+    **{f"tests/flows/test_{name}.py": server for server, names in SERVERS.items() for name in names},
     "spark_reports/tests/test_reconciliation.py": "spark session",
     "spark_reports/tests/test_statistics.py": "spark session",
     "spark_reports/tests/test_survival.py": "spark session",
@@ -36,7 +35,7 @@ BROWSER = (
     "tests/console/test_pictures.py",
 )
 # Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
-WAITING = (*APART, "kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
+WAITING = ("kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (
     "tests/console/test_staged_faults.py",
     "tests/flows/",
@@ -68,7 +67,9 @@ def scheduler(config: Any, log: Any) -> Scheduling:
     return Scheduling(config, log)
 
 
-def order(nodeid: str) -> int:
-    """Return a sort key that puts slow tests first. The longest matching prefix in LONGEST_FIRST decides."""
+def order(nodeid: str) -> tuple[int, str]:
+    """Return a sort key that puts slow tests first, and tests of a group beside each other. The longest matching prefix
+    in LONGEST_FIRST decides.
+    """
     found = [start for start in LONGEST_FIRST if nodeid.startswith(start)]
-    return LONGEST_FIRST.index(max(found, key=len)) if found else len(LONGEST_FIRST)
+    return LONGEST_FIRST.index(max(found, key=len)) if found else len(LONGEST_FIRST), group(nodeid)

@@ -6,10 +6,19 @@ from contextlib import closing
 import pytest
 
 from tests.rig.network import Network, network_of
-from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, start
 from tests.schedule import group
 
 RUNNING = pytest.StashKey[Fleet]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the server again for the second group of tests that share it in one process."""
+    if "fleet" in getattr(item, "fixturenames", ()) and RUNNING in item.config.stash:
+        fleet = item.config.stash[RUNNING]
+        if not fleet.running:
+            start(fleet)
 
 
 @pytest.hookimpl(trylast=True)

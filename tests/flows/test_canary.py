@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,9 @@ from embedded.servers.ports import free_port
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
 from tests.budget import first_everyday
-from tests.factories.tokens import firebase_token
 from tests.rig import server as processes
 from tests.rig.network import Network, iphone
+from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, services, wait_for_http, wait_until
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
@@ -25,6 +26,7 @@ OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
 NOTED = {"pushserver_trafficminute", "pushserver_incident", "pushserver_serverstart", "notifications_queue"}
 
 Run = Callable[..., tuple[int, str]]
+Fault = Callable[[Fleet, Network], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -39,22 +41,43 @@ def canary(fleet: Fleet) -> Run:
     return run
 
 
-@pytest.fixture
-def without(fleet: Fleet, network: Network) -> Iterator[Callable[[str], None]]:
-    """Return a function that stops a part, which is started again afterwards."""
-    stopped: list[str] = []
+@contextmanager
+def without(fleet: Fleet, network: Network, part: str) -> Iterator[None]:
+    """Stop a part while the block runs."""
+    fleet.stop(part)
+    try:
+        yield
+    finally:
+        urls = {"node": fleet.environment["WAKU_NODES"], "gorush": fleet.environment["GORUSH_URL"]}
+        specs = {name: getattr(processes, name)(processes.port_of(url)) for name, url in urls.items()}
+        fleet.start({**services(), **specs}[part])
+        wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
+        network.phone()  # it is answered, so everything works again
 
-    def stop(name: str) -> None:
-        fleet.stop(name)
-        stopped.append(name)
 
-    yield stop
-    urls = {"node": fleet.environment["WAKU_NODES"], "gorush": fleet.environment["GORUSH_URL"]}
-    specs = {name: getattr(processes, name)(processes.port_of(url)) for name, url in urls.items()}
-    for name in stopped:
-        fleet.start({**services(), **specs}[name])
-    wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
-    network.phone()  # it is answered, so everything works again
+@contextmanager
+def mute_workers(fleet: Fleet, network: Network) -> Iterator[None]:
+    """Replace the batch workers by some that reach no node while the block runs."""
+    mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
+    with without(fleet, network, "batches"):
+        mute.start(replace(services()["batches"], name="mute"))
+        try:
+            yield
+        finally:
+            mute.stop("mute")
+
+
+@contextmanager
+def drained(_fleet: Fleet, network: Network) -> Iterator[None]:
+    """Drain delivery while the block runs, as an operator does."""
+    network.rows(
+        "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"
+        " VALUES ('drained', '', '', now(), '', '') RETURNING id"
+    )
+    try:
+        yield
+    finally:
+        network.rows("DELETE FROM notifications_halt WHERE kind = 'drained' RETURNING id")
 
 
 def last(network: Network, *columns: str) -> tuple[Any, ...]:
@@ -106,60 +129,25 @@ def test_a_dead_token_of_the_operators_phone_is_reported(network: Network, canar
 
 
 @pytest.mark.parametrize(
-    ("part", "link", "cause", "words"),
+    ("fault", "link", "cause", "words"),
     first_everyday(
         ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
         ("node", "register", "node", "no node takes messages"),
         ("batches", "register_answer", "worker", "the workers do not process what the bridge read"),
         ("tasks", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
         ("gorush", "gateway", "gateway", "the gateway does not take the push"),
+        (mute_workers, "register_answer", "reply", "the answer does not come back"),
+        (drained, "gateway", "worker", "an operator stopped delivery"),
     ),
 )
 def test_the_broken_link_is_named(
-    network: Network,
-    canary: Run,
-    without: Callable[[str], None],
-    part: str,
-    link: str,
-    cause: str,
-    words: str,
+    fleet: Fleet, network: Network, canary: Run, fault: str | Fault, link: str, cause: str, words: str
 ) -> None:
-    without(part)
-    code, printed = canary()
+    with without(fleet, network, fault) if isinstance(fault, str) else fault(fleet, network):
+        code, printed = canary()
     assert code == 1
     assert words in " ".join(printed.split())
     assert last(network, "state", "broken_link", "cause") == ("broken", link, cause)
-
-
-@pytest.mark.nightly
-def test_an_answer_that_no_node_takes_is_reported(
-    fleet: Fleet, network: Network, canary: Run, without: Callable[[str], None]
-) -> None:
-    without("batches")
-    mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
-    mute.start(replace(services()["batches"], name="mute"))
-    try:
-        code, printed = canary()
-    finally:
-        mute.stop("mute")
-    assert code == 1
-    assert "the answer does not come back" in " ".join(printed.split())
-    assert last(network, "state", "broken_link", "cause") == ("broken", "register_answer", "reply")
-
-
-@pytest.mark.nightly
-def test_a_push_that_waits_because_delivery_is_drained_is_reported(network: Network, canary: Run) -> None:
-    network.rows(
-        "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"
-        " VALUES ('drained', '', '', now(), '', '') RETURNING id"
-    )
-    try:
-        code, printed = canary()
-    finally:
-        network.rows("DELETE FROM notifications_halt WHERE kind = 'drained' RETURNING id")
-    assert code == 1
-    assert "an operator stopped delivery" in " ".join(printed.split())
-    assert last(network, "state", "broken_link", "cause") == ("broken", "gateway", "worker")
 
 
 def test_a_registration_that_a_missing_bridge_reads_late_is_removed_by_the_next_run(

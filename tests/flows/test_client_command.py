@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from tests.factories.tokens import firebase_token
 from tests.rig.network import Network
+from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet
 from waku_bridge.client import Outcome, Refused
 from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Reason

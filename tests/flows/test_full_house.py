@@ -17,7 +17,7 @@ from registrations.rules import PROVEN_PER_ADDRESS
 from tests.batches import Process
 from tests.conversation import OUTSIDER, anybody, push, registration, replies_to, request, say
 from tests.delivering import RecordingGateway
-from tests.factories import apn_token, firebase_token
+from tests.rig.rows import apn_token, firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.models import OutboundReply

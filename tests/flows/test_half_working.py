@@ -26,8 +26,8 @@ from registrations.messages import TokenType
 from tests.batches import Process
 from tests.conversation import anybody, push, registration, say
 from tests.conversation import request as push_request
-from tests.factories.tokens import apn_token, firebase_token
 from tests.rig.peers import serve
+from tests.rig.rows import apn_token, firebase_token
 
 pytestmark = pytest.mark.django_db
 IOS, ANDROID = 1, 2

@@ -24,7 +24,7 @@ from notifications.models import Attempt, Notification, NotificationRequest, Req
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
-from tests.factories import make_notification, make_registration, make_request
+from tests.rig.rows import make_notification, make_registration, make_request
 from waku_bridge.messages import PushResponse, RegistrationResponse
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.outbound import return_address

@@ -16,9 +16,9 @@ from kit.db.statements import fetch
 from notifications.models import Notification, NotificationRequest
 from notifications.queues import admission, queues
 from pushserver.indicators.stored import gauges
-from tests import factories
 from tests.batches import Process
 from tests.delivering import make_due, other_session
+from tests.rig import rows
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,9 +73,9 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     make_due(next_attempt_at=hour_ago, expires_at=timezone.now() + timedelta(days=1), dedup_key=None)
     requests = NotificationRequest.objects.filter(pk=notification.request_id)
     requests.update(state=NotificationRequest.State.WAITING, ended_on=UNDER_WAY, reply_due_at=hour_ago)
-    factories.make_envelope(state=InboundEnvelope.State.RECEIVED, at=hour_ago)
+    rows.make_envelope(state=InboundEnvelope.State.RECEIVED, at=hour_ago)
     for state in (OutboundReply.State.PENDING, OutboundReply.State.PUBLISHED):
-        factories.make_reply(state=state, at=hour_ago)
+        rows.make_reply(state=state, at=hour_ago)
     with other_session() as session:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT FROM notifications_queue")

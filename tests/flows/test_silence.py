@@ -23,7 +23,7 @@ from registrations.messages import TokenType
 from tests.batches import Process
 from tests.conversation import CLIENT, OUTSIDER, anybody, push, registration, replies_to, request, say
 from tests.delivering import Gate, RecordingGateway
-from tests.factories import firebase_token
+from tests.rig.rows import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply

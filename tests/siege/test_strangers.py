@@ -25,8 +25,8 @@ from registrations.upkeep import stock
 from tests.batches import Process
 from tests.conversation import push, put, query, registration, replies_to, request, say
 from tests.delivering import DeliveryProcess, RecordingGateway
-from tests.factories import firebase_token
 from tests.rig.peers import development_node
+from tests.rig.rows import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.queries import Limits

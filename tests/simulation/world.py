@@ -31,7 +31,7 @@ from notifications.messages import Push, PushNotification, PushRequest, ReportEr
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.registering import quotas
 from tests.conversation import PUBSUB_TOPIC
-from tests.factories import make_channel, make_watermark
+from tests.rig.rows import make_channel, make_watermark
 from tests.simulation.agenda import Agenda
 from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
 from tests.simulation.ledger import Asked, Broken, Ledger
