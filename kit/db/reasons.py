@@ -30,8 +30,15 @@ REASONS = {
 DISK_FULL = "53100"
 UNAVAILABLE = "PostgreSQL does not answer"
 POOLED = "a pooler refuses the settings of our sessions: PgBouncer needs ignore_startup_parameters = options"
-# By what libpq says about a connection that was refused. The second is about `target_session_attrs`.
-_OF_CONNECTIONS = {"unsupported startup parameter": POOLED, "session is read-only": REASONS[READ_ONLY]}
+# By what libpq says about a connection that was refused, as it passes on no code. "read-only" is about
+# `target_session_attrs`.
+_OF_CONNECTIONS = {
+    "unsupported startup parameter": POOLED,
+    "session is read-only": REASONS[READ_ONLY],
+    "password authentication failed": REASONS["28P01"],
+    "too many clients already": REASONS["53300"],
+    "remaining connection slots": REASONS["53300"],
+}
 _OPERATIONAL = (OperationalError, psycopg.OperationalError)
 # The schema or the permissions of the database are wrong.
 UNFIT = {"42501", "42703", "42P01"}

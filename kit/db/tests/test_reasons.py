@@ -52,6 +52,19 @@ def test_the_reason_for_a_failed_connection_is_one_line() -> None:
     assert words(error) == "PostgreSQL cannot be reached: connection failed: Is the server running?"
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('password authentication failed for user "pushserver"', "28P01"),
+        ("sorry, too many clients already", "53300"),
+        ("remaining connection slots are reserved for roles with the SUPERUSER attribute", "53300"),
+    ],
+)
+def test_a_connection_that_postgresql_refuses_has_the_reason_of_the_code_that_libpq_drops(text: str, code: str) -> None:
+    refused = OperationalError(f'connection failed: connection to server on socket "x" failed: FATAL:  {text}')
+    assert reason(refused) == words(refused) == REASONS[code]
+
+
 def django_error(code: str) -> Exception:
     """Return the error as Django raises it, which follows the class of psycopg."""
     kind = psycopg.errors.lookup(code)
