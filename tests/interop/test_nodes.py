@@ -71,20 +71,19 @@ def test_nothing_is_lost_between_two_nodes_while_rings_are_large_enough(pair: Pa
     pair.run(use)
 
 
-BODY = to_json(new_message())
-
-
 @pytest.mark.parametrize(
     "body",
     [
-        *(BODY | change for change in ({"payload": ""}, {"payload": "?"}, {"payload": 5}, {"contentTopic": ""})),
-        *(BODY | change for change in ({"contentTopic": 5}, {"timestamp": "1"}, {"version": -1})),
+        *({"payload": ""}, {"payload": "?"}, {"payload": 5}, {"contentTopic": ""}),
+        *({"contentTopic": 5}, {"timestamp": "1"}, {"version": -1}),
         *(b"", b"{", [], "text"),
     ],
     ids=repr,
 )
 def test_a_body_that_is_no_message_is_refused(pair: Pair, body: object) -> None:
-    assert say(pair.here, "POST", RELAY, body).status == 400
+    """A mapping is a message but for what it names."""
+    message = to_json(new_message()) | body if isinstance(body, dict) else body
+    assert say(pair.here, "POST", RELAY, message).status == 400
 
 
 def test_a_message_over_one_mebibyte_is_refused_and_not_relayed(pair: Pair) -> None:
