@@ -6,11 +6,13 @@ Everything between is real: codec, use cases, batches, PostgreSQL. Only nodes an
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coincurve import PrivateKey
@@ -49,7 +51,12 @@ def anybody() -> Identity:
 
 
 def registration(
-    identity: Identity = CLIENT, *, server: Identity | None = None, access_token: str = TOKEN, **fields: Any
+    identity: Identity = CLIENT,
+    *,
+    server: Identity | None = None,
+    access_token: str = TOKEN,
+    now: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,
 ) -> WakuMessage:
     """Return the registration of an installation. By default it is an Android phone that registers with our server."""
     server = server or server_identity()
@@ -63,13 +70,13 @@ def registration(
         enabled=True,
     )
     message = replace(message, **fields)
-    return encode_registration(message, identity=identity, server=server.pub33, **_now()).message
+    return encode_registration(message, identity=identity, server=server.pub33, **_now() | now).message
 
 
-def query(*hashes: bytes, signer: Identity = EPHEMERAL) -> WakuMessage:
+def query(*hashes: bytes, signer: Identity = EPHEMERAL, **now: Any) -> WakuMessage:
     """Return a query for users, on the topic of the first."""
     hashes = hashes or (CLIENT.key_hash,)
-    return encode_query(Query(hashes), signer=signer, topic_key=_topic_key(hashes[0]), **_now()).message
+    return encode_query(Query(hashes), signer=signer, topic_key=_topic_key(hashes[0]), **_now() | now).message
 
 
 @cache
@@ -86,7 +93,7 @@ def request(
     server: Identity | None = None,
     signer: Identity = EPHEMERAL,
     message_id: bytes = b"status message",
-    **now: int,
+    **now: Any,
 ) -> WakuMessage:
     """Return a request to notify about a message."""
     server = server or server_identity()

@@ -10,15 +10,19 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import orjson
 import psycopg
+from coincurve import PrivateKey
 from django.conf import settings
 
 from notifications.acceptance.acceptance import dedup_key
 from notifications.messages import Outcome, Push, PushNotification, Report, ReportError, Result
 from notifications.models import Notification
+from registrations.messages import TokenType
 from tests.simulation.processes import IN_FLIGHT
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable
@@ -78,16 +82,53 @@ class Row(NamedTuple):
     installation_id: str
 
 
-class Expectation(Protocol):
+def make_uuid(random: Random) -> str:
+    return str(UUID(bytes=random.randbytes(16), version=4))
+
+
+class Phone:
+    """An installation, with its latest registration."""
+
+    def __init__(self, number: int, random: Random) -> None:
+        self.identity = Identity(PrivateKey(bytes([0x51 + number]) * 32))
+        self.installation_id = f"{number}1111111-1111-4111-8111-11111111111{number}"
+        self.token_type = random.choice([TokenType.APN, TokenType.FIREBASE])
+        self.version = 0
+        self.access_token = ""
+        self.device_token = ""
+        self.is_steady = True  # it registered once, and its address works
+
+    def register(self, random: Random) -> None:
+        """Make a new version, and perhaps new tokens."""
+        self.is_steady &= not self.version
+        self.version += 1
+        if not self.access_token or random.random() < 0.5:
+            self.access_token = make_uuid(random)
+        if not self.device_token or random.random() < 0.5:
+            self.device_token = random.randbytes(32 if self.token_type == TokenType.APN else 80).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Hope:
     """Possible reports on one notification, from the state of its recipient."""
+
+    phone: Phone
+    is_token_right: bool
+    was_registered: bool  # at the time of the request
+
+    @property
+    def is_sure(self) -> bool:
+        return self.was_registered and self.phone.is_steady
 
     def true_errors(self) -> set[int]:
         """Return the errors that may truthfully be reported to the sender."""
-        ...
+        wrong = {int(ReportError.WRONG_TOKEN)}
+        unsure = set() if self.is_sure else {int(ReportError.NOT_REGISTERED), *wrong}
+        return unsure | ({int(ReportError.NONE)} if self.is_token_right else wrong)
 
     def is_certain(self) -> bool:
         """Return whether the notification has to be delivered."""
-        ...
+        return self.is_sure and self.is_token_right
 
 
 @dataclass
@@ -97,7 +138,7 @@ class Asked:
     sender: Identity
     message_id: bytes
     notifications: tuple[PushNotification, ...]
-    expectations: Sequence[Expectation]
+    expectations: Sequence[Hope]
     reports: tuple[Report, ...] | None = None
 
 
@@ -257,7 +298,7 @@ class Ledger:
             for notification, expectation in zip(asked.notifications, asked.expectations, strict=True):
                 self._check_fate(_name(asked, notification), notification.installation_id, expectation)
 
-    def _check_fate(self, name: str, installation_id: str, expectation: Expectation) -> None:
+    def _check_fate(self, name: str, installation_id: str, expectation: Hope) -> None:
         answers = self.pushes.get(name, [])
         is_delivered = str(Outcome.DELIVERED) in answers
         if expectation.is_certain():

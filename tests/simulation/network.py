@@ -6,7 +6,6 @@ and whether at all.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -16,6 +15,7 @@ from embedded.node.store import read_query
 from embedded.node.wire import relay_fields
 from notifications.messages import Outcome, Push, Result
 from tests.conversation import PUBSUB_TOPIC
+from tests.delivering import RecordingGateway
 from tests.simulation.agenda import Agenda
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, NotSubscribed, StorePage
@@ -194,26 +194,21 @@ FAILURES = (
 )
 
 
-class SimulatedGateway:
+class SimulatedGateway(RecordingGateway):
     """Gateway of one process. ``note`` is called with every push that leaves the process."""
 
     def __init__(self, providers: Providers, note: Callable[[Push], None], answered: Callable[[Push, Result], None]):
+        super().__init__(providers.answer)
         self._providers = providers
         self._note = note
         self._answered = answered
-
-    def refresh(self, *, now: datetime) -> None:
-        """Do nothing: the gateway caches nothing."""
-
-    def find_fault(self, _push: Push) -> Result | None:
-        return None
 
     async def send(self, push: Push) -> Result:
         self._note(push)
         result = Result(Outcome.AMBIGUOUS)  # unless the answer comes before the server's timeout
         try:
             await asyncio.sleep(self._providers.latency())
-            result = self._providers.answer(push)
+            result = self.answer(push)
         finally:
             self._answered(push, result)
         return result

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -112,16 +113,6 @@ class Scene:
             connections["default"] = wrapper
 
 
-class SimulatedWakeup:
-    """Wakeup of a simulated worker, which plans a batch soon."""
-
-    def __init__(self, process: "SimulatedWorker") -> None:
-        self._process = process
-
-    def set(self) -> None:
-        self._process.hurry()
-
-
 class SimulatedWorker(Process):
     """Worker process. It processes batches when its wakeup is set, and looks for rows now and then."""
 
@@ -134,7 +125,7 @@ class SimulatedWorker(Process):
         answered: Callable[["SimulatedWorker", Push, Result], None],
     ) -> None:
         super().__init__(name, scene)
-        wakeup: Any = SimulatedWakeup(self)
+        wakeup: Any = SimpleNamespace(set=self.hurry)
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )

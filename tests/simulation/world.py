@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from random import Random
@@ -27,26 +26,23 @@ import kit.http.connections
 from kit.db.clock import Clock
 from kit.db.postgresql.base import DatabaseWrapper
 from notifications.acceptance import acceptance
-from notifications.messages import Push, PushNotification, PushRequest, ReportError
-from registrations.messages import RegistrationMessage, TokenType
+from notifications.messages import Push, PushNotification
+from registrations.messages import TokenType
 from registrations.registering import quotas
-from tests.conversation import PUBSUB_TOPIC
+from tests.conversation import PUBSUB_TOPIC, query, registration, request
 from tests.rig.rows import make_channel, make_watermark
 from tests.simulation.agenda import Agenda
 from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
-from tests.simulation.ledger import Asked, Broken, Ledger
+from tests.simulation.ledger import Asked, Broken, Hope, Ledger, Phone, make_uuid
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
 from waku_bridge import bridge as waku
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_query, encode_registration, encode_request
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.identity import server_identity
 from waku_bridge.inbound import inbound, steps
 from waku_bridge.inbox import pending_keys
-from waku_bridge.messages import Query, WakuMessage
+from waku_bridge.messages import WakuMessage
 from waku_bridge.query_topics import CpuBudget, reader
 
 TROUBLE_SECONDS = 20.0
@@ -54,54 +50,6 @@ KEYS_PERIOD_SECONDS = 2.0
 # Simulated seconds after the trouble: breakers close within a minute, late retries come within an hour.
 PEACE_SECONDS = 4500.0
 APP = "im.status.ethereum"
-
-
-class Phone:
-    """An installation, with its latest registration."""
-
-    def __init__(self, number: int, random: Random) -> None:
-        self.identity = Identity(PrivateKey(bytes([0x51 + number]) * 32))
-        self.installation_id = f"{number}1111111-1111-4111-8111-11111111111{number}"
-        self.token_type = random.choice([TokenType.APN, TokenType.FIREBASE])
-        self.version = 0
-        self.access_token = ""
-        self.device_token = ""
-        self.is_steady = True  # it registered once, and its address works
-
-    def register(self, random: Random) -> None:
-        """Make a new version, and perhaps new tokens."""
-        self.is_steady &= not self.version
-        self.version += 1
-        if not self.access_token or random.random() < 0.5:
-            self.access_token = make_uuid(random)
-        if not self.device_token or random.random() < 0.5:
-            self.device_token = random.randbytes(32 if self.token_type == TokenType.APN else 80).hex()
-
-
-@dataclass(frozen=True, slots=True)
-class Hope:
-    """Possible reports on one notification: see `ledger.Expectation`."""
-
-    phone: Phone
-    is_token_right: bool
-    was_registered: bool  # at the time of the request
-
-    @property
-    def is_sure(self) -> bool:
-        return self.was_registered and self.phone.is_steady
-
-    def true_errors(self) -> set[int]:
-        wrong = {int(ReportError.WRONG_TOKEN)}
-        unsure = set() if self.is_sure else {int(ReportError.NOT_REGISTERED), *wrong}
-        return unsure | ({int(ReportError.NONE)} if self.is_token_right else wrong)
-
-    def is_certain(self) -> bool:
-        return self.is_sure and self.is_token_right
-
-
-def make_uuid(random: Random) -> str:
-    digits = random.randbytes(16).hex()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
 
 
 class World:
@@ -212,23 +160,20 @@ class World:
 
     def register(self, phone: Phone, *, unregister: bool = False) -> None:
         phone.register(self.random)
-        message = RegistrationMessage(
-            phone.installation_id,
+        message = registration(
+            phone.identity,
+            access_token=phone.access_token,
+            now=self._now_and_random(),
+            installation_id=phone.installation_id,
             version=phone.version,
             token_type=phone.token_type,
             device_token="" if unregister else phone.device_token,
             app_topic=APP if phone.token_type == TokenType.APN else "",
-            access_token=phone.access_token,
-            grant=sign_grant(phone.identity.private_key, server_identity().pub33, phone.access_token),
-            enabled=True,
             unregister=unregister,
         )
-        encoded = encode_registration(
-            message, identity=phone.identity, server=server_identity().pub33, **self._now_and_random()
-        )
-        self.publish(encoded.message)
+        self.publish(message)
         if self.random.random() < 0.2:  # a late copy
-            self.agenda.add(self.random.uniform(1, 15), lambda: self.network.spread(encoded.message))
+            self.agenda.add(self.random.uniform(1, 15), lambda: self.network.spread(message))
 
     def kill_token(self, phone: Phone) -> None:
         phone.is_steady = False
@@ -237,12 +182,16 @@ class World:
     def ask(self, message_id: bytes) -> None:
         chosen = self.random.sample(self.phones, self.random.randint(1, len(self.phones)))
         hopes = [self._hope(phone) for phone in chosen]
-        request = PushRequest(message_id, tuple(map(self._notification, hopes)))
+        pushes = tuple(map(self._notification, hopes))
         sender = Identity(PrivateKey(self.random.randbytes(32)))
-        self.ledger.expect(Asked(sender, message_id, request.notifications, hopes))
-        self._send(request, sender)
+        self.ledger.expect(Asked(sender, message_id, pushes, hopes))
+
+        def send() -> None:
+            self.publish(request(*pushes, signer=sender, message_id=message_id, **self._now_and_random()))
+
+        send()
         if self.random.random() < 0.2:  # the sender repeats it: another envelope, the same request
-            self.agenda.add(self.random.uniform(0.1, 12), lambda: self._send(request, sender))
+            self.agenda.add(self.random.uniform(0.1, 12), send)
 
     def _hope(self, phone: Phone) -> Hope:
         is_right = bool(phone.access_token) and self.random.random() < 0.9
@@ -255,20 +204,10 @@ class World:
         names = (phone.identity.key_hash, phone.installation_id, token)
         return PushNotification(*names, 1, b"chat", b"author", self.random.randbytes(20))
 
-    def _send(self, request: PushRequest, sender: Identity) -> None:
-        self.publish(
-            encode_request(request, signer=sender, server=server_identity().pub33, **self._now_and_random()).message
-        )
-
     def query(self) -> None:
-        hashes = (self.random.choice(self.phones).identity.key_hash,)
-        encoded = encode_query(
-            Query(hashes),
-            signer=Identity(PrivateKey(self.random.randbytes(32))),
-            topic_key=topics.symmetric_key(topics.query_name(hashes[0])),
-            **self._now_and_random(),
-        )
-        self.network.spread(encoded.message)
+        key_hash = self.random.choice(self.phones).identity.key_hash
+        signer = Identity(PrivateKey(self.random.randbytes(32)))
+        self.network.spread(query(key_hash, signer=signer, **self._now_and_random()))
 
     def _now_and_random(self) -> dict[str, Any]:
         return {"timestamp_ns": self.agenda.now_ns(), "random_bytes": self.random.randbytes}
