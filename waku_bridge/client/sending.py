@@ -71,12 +71,11 @@ class _Query(_Asked):
 
 @dataclass
 class _Request(_Asked):
-    """A push request to one server. ``devices`` are by key hash and installation, as are those ``reported`` on."""
+    """A push request to one server. ``devices`` are by key hash and installation."""
 
     server: bytes
     notice: Notice
     devices: dict[tuple[bytes, str], Device]
-    reported: set[tuple[bytes, str]] = field(default_factory=set)
 
 
 class SendingClient(Core):
@@ -246,7 +245,7 @@ class SendingClient(Core):
         body, client = opened.decoded.body, opened.decoded.author
         if not isinstance(body, ContactCodeAdvertisement):
             return [opened.ignored(Reason.UNEXPECTED_TYPE)]
-        if client not in self._followed or self._followed[client][1] != opened.key:
+        if client not in self._followed:
             return [opened.ignored(Reason.WRONG_SIGNER)]
         return self._learn(opened, client, body.info, learned_at_ns, answered_by=None)
 
@@ -283,13 +282,11 @@ class SendingClient(Core):
 
     def _read_report(self, opened: Opened, report: Report, request: _Request, now_ns: int) -> list[Event]:
         """Read one report. The first report about a device in a request counts, and a success counts at any time."""
-        key, notice = (report.public_key_hash, report.installation_id), request.notice
-        device = request.devices.get(key)
+        notice, device = request.notice, request.devices.get((report.public_key_hash, report.installation_id))
         if device is None:
             return [opened.ignored(Reason.FOREIGN_INSTALLATION)]
-        if device.is_notified or (key in request.reported and not report.success):
+        if device.is_notified:
             return [opened.ignored(Reason.ALREADY_SETTLED)]
-        request.reported.add(key)
         if report.success:
             device.note_success()
             return [notice.settled(device)]

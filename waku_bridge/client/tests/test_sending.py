@@ -213,15 +213,20 @@ def test_an_old_contact_code_does_not_bring_an_old_token_back(sender: SendingCli
 
 @pytest.mark.requirement("A7", "Q1")
 @pytest.mark.parametrize(
-    ("ages", "bodies"),
-    [([0], [PushRequest]), ([86_400], [Query, PushRequest]), ([86_400, 80_000], [PushRequest])],
-    ids=["new", "of yesterday", "repeated"],
+    ("ages", "wanted", "bodies"),
+    [
+        ([0], None, [PushRequest]),
+        ([0], [UUID, TABLET], [Query, PushRequest]),
+        ([86_400], None, [Query, PushRequest]),
+        ([86_400, 80_000], None, [PushRequest]),
+    ],
+    ids=["new", "without a wanted installation", "of yesterday", "repeated"],
 )
-def test_a_contact_code_of_a_day_spares_the_query(sender, server, ages, bodies) -> None:
+def test_a_contact_code_of_a_day_spares_the_query(sender, server, ages, wanted, bodies) -> None:
     world = World(server)
     for age in ages:
         _advertised(sender, world, INFO, age_seconds=age)
-    _notify(world, sender)
+    _notify(world, sender, installation_ids=wanted)
     assert [type(message.body) for message in server.received] == bodies
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
@@ -310,6 +315,8 @@ def test_a_success_that_comes_too_late_corrects_the_outcome(sender: SendingClien
     world, request = _request(sender, server)
     world.wait(sender, 10)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is Outcome.NO_ANSWER
+    world.report(sender, _sealed(_report(ReportError.INTERNAL_ERROR), request.author))
+    assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is not Outcome.NO_ANSWER
     world.report(sender, _sealed(_report(), request.author))
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
     late = World(now_ns=world.now_ns)
@@ -343,6 +350,8 @@ def test_a_failure_that_stays_ends_the_attempts_until_the_user_repeats_the_notif
         assert times == list(accumulate(waits[str(number)] for number in range(1, 6)))
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert (settled.outcome, settled.request_count, sum(server.pushes.values())) == (outcome, count, 0)
+    queries = [message for message in server.received if isinstance(message.body, Query)]
+    assert len(queries) == (2 if error == ReportError.WRONG_TOKEN else 1)
     _notify(world, sender)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
@@ -438,7 +447,7 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
     first = second.open(world.sent[-1])
     world.wait(sender, 3)
     before = len(world.sent)
-    late = _sealed(_report(ReportError.INTERNAL_ERROR), first.author, server=SECOND_SERVER)
+    late = _sealed(_report(ReportError.WRONG_TOKEN), first.author, server=SECOND_SERVER)
     assert _reasons(world.report(sender, late)) == [Reason.ALREADY_SETTLED]
     world.mute.clear()
     (answer,) = server.receive(world.sent[before - 1], world.now_ns)
@@ -447,6 +456,7 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
     assert len(world.sent) == before
     (settled,) = sender.result(CLIENT.pub33, MESSAGE_ID).installations
     assert (settled.outcome, settled.server, settled.request_count) == (Outcome.NOTIFIED, SERVER.pub33, 2)
+    assert SERVER.pub33 in {place.server for place in sender.destinations(CLIENT.pub33)}
 
 
 def _sender(**options: object) -> SendingClient:

@@ -102,21 +102,15 @@ def test_repeats_a_notification_after_wait_with_growing_pauses_and_gives_up() ->
     assert core.tick(now + 1000).stanzas == ()
 
 
-def test_repeats_no_notification_after_a_permanent_error() -> None:
+@pytest.mark.parametrize(("namespace", "shown"), [("", "cancel/item-not-found"), ("{jabber:client}", "/")])
+def test_repeats_no_notification_after_a_permanent_error_or_one_in_another_namespace(namespace, shown) -> None:
     core = server(XEP0357)
-    [failed] = core.receive(reply_to(notify(core, XEP0357), "error", error("cancel", "item-not-found")), 0.0).events
-    assert isinstance(failed, Failed)
-    assert str(failed.refusal) == "cancel/item-not-found"
-    assert core.tick(1000.0).stanzas == ()
-
-
-def test_an_error_in_another_namespace_is_not_transient() -> None:
-    core = server(DRAFT)
-    answer = wait(notify(core, DRAFT))
-    answer[0].tag = "{jabber:client}error"
+    kind = "wait" if namespace else "cancel"
+    answer = reply_to(notify(core, XEP0357), "error", error(kind, "item-not-found"))
+    answer[0].tag = f"{namespace}error"
     [failed] = core.receive(answer, 0.0).events
     assert isinstance(failed, Failed)
-    assert failed.refusal.kind == ""
+    assert str(failed.refusal) == shown
     assert core.tick(1000.0).stanzas == ()
 
 
