@@ -1,41 +1,25 @@
-"""Real ejabberd on loopback, with one domain for users, and components.
+"""Real ejabberd on loopback as docs/xmpp.md configures it, with one domain for users, and components.
 
-Its Erlang machine is started directly, so that it needs neither its port mapper nor a node name. Without
-`global_routes: false` each component gets a share of the stanzas to all of them.
+Its Erlang machine is started directly, so that it needs neither its port mapper nor a node name.
 """
 
+import re
 import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
+from django.conf import settings
 
 from embedded.supervisor.processes import ProcessSpec, StopOrder
+from tests.rig.providers.certificates import serve_as
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*/ebin"))
-CONFIGURATION = """\
-hosts: [capulet.test]
-loglevel: info
-registration_timeout: infinity
-listen:
-  - {{port: {c2s_port}, ip: "127.0.0.1", module: ejabberd_c2s, starttls: false, access: all, shaper: none}}
-  - port: {component_port}
-    ip: "127.0.0.1"
-    module: ejabberd_service
-    access: all
-    shaper_rule: none
-    global_routes: false
-    hosts: {{{components}}}
-modules:
-  mod_push: {{}}
-  mod_push_keepalive: {{}}
-  mod_stream_mgmt: {{}}
-  mod_mam: {{}}
-  mod_offline: {{}}
-  mod_roster: {{}}
-  mod_disco: {{}}
-  mod_register: {{ip_access: all}}
-"""
+HOST = "capulet.test"
+MODULES = ("push", "push_keepalive", "stream_mgmt", "mam", "offline", "roster", "disco")
 
 # XEP-0077 before authentication. The result is an IQ of its own, which is distinguished from an error without a parser.
 REGISTER = """\
@@ -46,13 +30,14 @@ REGISTER = """\
 
 @dataclass(frozen=True, slots=True)
 class Ejabberd:
-    """ejabberd's process and ports. ``components`` are secrets by domain. Accounts are made by registering them
-    (XEP-0077).
+    """ejabberd's process and ports, the last one for other servers. ``components`` are secrets by domain. Accounts are
+    made by registering them (XEP-0077).
     """
 
     folder: Path
     c2s_port: int
     component_port: int
+    s2s_port: int
     components: Mapping[str, str]
     name: str = "ejabberd"
 
@@ -89,9 +74,25 @@ class Ejabberd:
 
     def prepare(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        components = ", ".join(f"{domain}: {{password: {secret}}}" for domain, secret in self.components.items())
-        text = CONFIGURATION.format(c2s_port=self.c2s_port, component_port=self.component_port, components=components)
-        (self.folder / "ejabberd.yml").write_text(text)
+        serve_as([HOST], self.folder)
+        followed = recipe()
+        followed["listen"][0] |= {
+            "port": self.component_port,
+            "hosts": {domain: {"password": secret} for domain, secret in self.components.items()},
+        }
+        followed["listen"] += [
+            {"port": self.c2s_port, "ip": "127.0.0.1", "module": "ejabberd_c2s", "starttls": False},
+            {"port": self.s2s_port, "ip": "127.0.0.1", "module": "ejabberd_s2s_in"},
+        ]
+        followed["modules"] = {f"mod_{name}": {} for name in MODULES} | {"mod_register": {"ip_access": "all"}}
+        followed |= {"hosts": [HOST], "certfiles": [str(self.folder / "leaf.pem")], "registration_timeout": "infinity"}
+        (self.folder / "ejabberd.yml").write_text(yaml.safe_dump(followed))
+
+
+def recipe() -> dict[str, Any]:
+    text = (settings.BASE_DIR / "docs/xmpp.md").read_text(encoding="utf-8")
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "ejabberd" in each]
+    return dict(yaml.safe_load(block))
 
 
 def is_installed() -> bool:

@@ -39,6 +39,7 @@ class Peer:
     component_port: int
     spec: ProcessSpec
     make_account: Callable[[str], None]
+    s2s_port: int = 0
 
     def user(self, name: str) -> str:
         """Return the JID of a new user."""
@@ -89,12 +90,14 @@ def component_of(peer: Peer) -> dict[str, str]:
 
 
 def ejabberd(fleet: Fleet, name: str = "ejabberd") -> Peer:
-    server = Ejabberd(fleet.folder / name, free_port(), free_port(), COMPONENTS, name)
-    return _start(fleet, server, lambda user: server.register(user, "any"))
+    server = Ejabberd(fleet.folder / name, free_port(), free_port(), free_port(), COMPONENTS, name)
+    return _start(fleet, server, lambda user: server.register(user, "any"), server.s2s_port)
 
 
-def _start(fleet: Fleet, server: EmbeddedProsody | Ejabberd, make_account: Callable[[str], None]) -> Peer:
-    peer = Peer(server.name, fleet, server.c2s_port, server.component_port, server.spec(), make_account)
+def _start(
+    fleet: Fleet, server: EmbeddedProsody | Ejabberd, make_account: Callable[[str], None], s2s_port: int = 0
+) -> Peer:
+    peer = Peer(server.name, fleet, server.c2s_port, server.component_port, server.spec(), make_account, s2s_port)
     peer.start()
     return peer
 
