@@ -11,7 +11,7 @@ import pytest
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.flows.test_traced import WAY
+from tests.flows.test_privacy import WAY
 from tests.rig.network import iphone, network_of, new_sender
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_until
 
