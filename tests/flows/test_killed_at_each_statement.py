@@ -1,7 +1,8 @@
 """Worker that is killed between any two statements of its batches, each in order: nothing is lost or answered twice.
 
-Another process finishes the work each time. A push of the killed worker may be sent once more, with the same collapse
-id.
+A process of its own forks a worker for each place: before a statement, before or after a commit, and before or after a
+push or a publication. The worker processes batches until all work is done, or until SIGKILL strikes at that place.
+Another one finishes the work each time. A push of the killed worker may be sent once more, with the same collapse id.
 """
 
 import itertools
@@ -9,25 +10,35 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
 from embedded.servers.postgres import EmbeddedPostgres
+from kit.db.postgresql.base import DatabaseWrapper
 from kit.db.statements import fetch
+from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.rules.transitions import OPEN
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
+from tests.batches import Process
 from tests.budget import first_everyday
 from tests.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
+from tests.delivering import SilentGateway
 from tests.rig.rows import make_notification, make_registration, make_request
+from tests.statements import before_each_statement
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse, RegistrationResponse
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import return_address
+from waku_bridge.outbound import outbox, return_address
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABLES = (
@@ -36,6 +47,14 @@ TABLES = (
 )
 # With fewer places they would not be counted at all.
 FEWEST_PLACES = 15
+WORKERS = """
+import sys, django; django.setup()
+from tests.flows.test_killed_at_each_statement import work_and_die
+work_and_die(sys.argv[1])
+"""
+DEADLINE_SECONDS = 60
+# The last batches find nothing to do. One or two of them have the same places as ten.
+NOTED_WITHIN_SECONDS = 0.1
 
 
 class Mortal:
@@ -44,7 +63,7 @@ class Mortal:
     def __init__(self, database_url: str, record: Path) -> None:
         self._record = record
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.flows.mortal", str(record)],
+            [sys.executable, "-c", WORKERS, str(record)],
             env=os.environ | {"DATABASE_URL": database_url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -181,3 +200,105 @@ def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
 def test_a_worker_may_be_killed_at_any_place(scenario, step: int, mortal: Mortal) -> None:
     place = next(place for place in itertools.count(1, step) if not is_killed_at(place, scenario, mortal))
     assert place > FEWEST_PLACES
+
+
+# The workers ----------------------------------------------------------------------------------------------------------
+
+
+class Fate:
+    """Counter of places that kills its process at one of them."""
+
+    def __init__(self, strike_at: int) -> None:
+        self._strike_at = strike_at
+        self._places = itertools.count(1)
+        self.is_armed = True
+
+    def pass_by(self, _statement: str = "") -> None:
+        if self.is_armed and next(self._places) == self._strike_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Recorder:
+    """Recorder of pushes and publications, in a file that survives the process."""
+
+    def __init__(self, path: str, fate: Fate) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._fate = fate
+
+    def note(self, kind: str, name: str) -> None:
+        self._fate.pass_by()
+        os.write(self._file, f"{kind} {name}\n".encode())
+        self._fate.pass_by()
+
+
+@contextmanager
+def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
+    """Call a function just before and just after each commit of this process."""
+    commit = DatabaseWrapper._commit
+
+    def surrounded(connection: Any) -> None:
+        function()
+        commit(connection)
+        function()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseWrapper, "_commit", surrounded)
+        yield
+
+
+def live_until(strike_at: int, record: str) -> None:
+    """Process batches until all work is done."""
+    outbox.NOTED_WITHIN_SECONDS = NOTED_WITHIN_SECONDS
+    fate = Fate(strike_at)
+    process = _process(Recorder(record, fate))
+    with before_each_statement(fate.pass_by), around_each_commit(fate.pass_by):
+        process.process_until(lambda: _is_done(fate), seconds=DEADLINE_SECONDS)
+
+
+def _process(recorder: Recorder) -> Process:
+    class Gateway(SilentGateway):
+        async def send(self, push: Any) -> Result:
+            recorder.note("push", push.collapse_id)
+            return Result(Outcome.DELIVERED)
+
+    class Node:
+        url = name = "http://node.test"
+
+        async def publish(self, pubsub_topic: str, message: Any) -> None:
+            recorder.note("reply", message_hash(pubsub_topic, message).hex())
+
+    return Process(Gateway(), nodes=[Node()])
+
+
+def _is_done(fate: Fate) -> bool:
+    fate.is_armed = False
+    waiting = (
+        InboundEnvelope.objects.filter(state="received"),
+        NotificationRequest.objects.filter(state="waiting"),
+        Notification.objects.filter(state__in=OPEN),
+        OutboundReply.objects.filter(state="pending"),
+    )
+    is_done = not any(rows.exists() for rows in waiting)
+    fate.is_armed = True
+    return is_done
+
+
+def work_and_die(record: str) -> None:
+    """Fork a child for each line of input, the number of a place. Print the exit code of each."""
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _live_and_die(int(line), record)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the test reads it
+
+
+def _live_and_die(strike_at: int, record: str) -> None:
+    code = 1
+    try:
+        live_until(strike_at, record)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the parent goes on
+        traceback.print_exc()
+    finally:
+        os._exit(code)
