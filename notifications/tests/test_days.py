@@ -26,10 +26,9 @@ from notifications.acceptance.tests.test_acceptance import (
     settled,
 )
 from notifications.acceptance.tests.test_storing import pushed
-from notifications.messages import Outcome, ReportError
+from notifications.messages import ReportError
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.transitions import end
-from tests.delivering import DeliveryProcess, RecordingGateway, make_due
 from tests.plans import generic_plan
 from tests.rig.rows import make_notification, make_request
 
@@ -83,16 +82,6 @@ def test_rows_under_way_share_one_partition_and_ended_rows_are_on_their_day(requ
 def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
     storing.store_pushes(BRIDGE, [pushed()], now=MIDNIGHT)
     assert partitions(NotificationRequest) not in ([], ["under_way"])
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
-def test_a_notification_that_the_gateway_ended_has_no_content_on_its_day(outcome: Outcome) -> None:
-    notification = make_due(message=None)
-    DeliveryProcess(RecordingGateway(outcome)).process_backlog()
-    row = Notification.objects.get(pk=notification.pk)
-    assert row.finished_at is not None
-    assert (row.ended_on, row.chat_id, row.next_attempt_at) == (row.finished_at.date(), None, None)
-    assert partitions(Notification) != ["under_way"]
 
 
 @pytest.mark.parametrize("state", [state for state in State if not state.is_terminal])

@@ -9,14 +9,18 @@ from functools import partial
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from kit.batches.batch import Wakeup
+from kit.db.partitions import UNDER_WAY
 from notifications.delivery.recording import FINISHED_BY, take_up_lost
 from notifications.delivery.settling import overdue_request_ids, settle
-from notifications.gateways.registry import gateway_for
+from notifications.gateways import registry
+from notifications.gateways.registry import AbsentGateway, gateway_for
 from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.rules.deadlines import GRACE
+from notifications.tasks import new_steps
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.delivering import (
@@ -67,6 +71,7 @@ def test_the_result_of_the_gateway_decides_the_state(outcome, state):
     is_over = State(row.state).is_terminal
     assert (row.chat_id is None, row.message is None, row.finished_at is not None) == (is_over,) * 3
     assert (row.next_attempt_at is None) == is_over
+    assert row.ended_on == (row.finished_at.date() if is_over else UNDER_WAY)
 
 
 @pytest.mark.django_db
@@ -696,3 +701,21 @@ def test_names_the_requests_whose_answer_is_late_oldest_first():
 def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():
     assert set(Outcome) - set(FINISHED_BY) == {Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS}
     assert all(state.is_terminal for state in FINISHED_BY.values())
+
+
+# Opening --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return the names of the gateways that were opened. One more than usual is registered."""
+    opened = []
+    monkeypatch.setattr(registry, "_openers", dict(registry._openers))
+    registry.register("other", lambda: opened.append("other") or AbsentGateway())
+    yield opened
+    registry.gateway_for.cache_clear()
+
+
+def test_gateways_are_opened_before_the_first_push_as_an_upgrade_may_replace_the_code_before_it(opened, db):
+    new_steps(Wakeup())
+    assert opened == ["other"]

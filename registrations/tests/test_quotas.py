@@ -1,7 +1,7 @@
 """Tests of the quotas of registrations, which never refuse changes of known installations."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -35,8 +35,8 @@ def unregistration_of(number: int, installation: int = 1, *, version: int = 2) -
     return registration_of(number, installation, version=version, unregister=True)
 
 
-def register(*submissions: Submission) -> list[Acceptance | Refusal]:
-    outcomes = intake.register(submissions, bridge="waku", gateway="a gateway", now=NOW)
+def register(*submissions: Submission, now: datetime = NOW, is_import: bool = False) -> list[Acceptance | Refusal]:
+    outcomes = intake.register(submissions, bridge="waku", gateway="gorush", is_import=is_import, now=now)
     return [outcome.decision for outcome in outcomes]
 
 

@@ -9,21 +9,15 @@ from django.conf import LazySettings
 from django.db import connection, transaction
 
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.registering import intake
 from registrations.routes.routes import note_delivered
 from registrations.rules import PROVEN_PER_ADDRESS, Acceptance, Refusal
 from registrations.tests.test_intake import NOW
-from registrations.tests.test_quotas import key, registration_of, unregistration_of
+from registrations.tests.test_quotas import key, register, registration_of, unregistration_of
 from registrations.upkeep import stock
 from tests.delivering import other_session
 
 HOUR = timedelta(hours=1)
 pytestmark = pytest.mark.django_db
-
-
-def register(*submissions: intake.Submission, now=NOW, is_import=False) -> list[Acceptance | Refusal]:
-    outcomes = intake.register(submissions, bridge="waku", gateway="gorush", is_import=is_import, now=now)
-    return [outcome.decision for outcome in outcomes]
 
 
 def stored() -> set[int]:

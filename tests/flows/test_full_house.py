@@ -71,16 +71,6 @@ def house(settings: LazySettings) -> House:
     return House()
 
 
-def test_nobody_is_replaced_within_an_hour(house: House) -> None:
-    crowd = house.new_ones(6)
-    house.now += HOUR - timedelta(seconds=1)
-    assert house.register(OUTSIDER) == ["INTERNAL_ERROR"]
-    assert house.register(*crowd, version=2) == [OK] * 6  # known ones are never refused
-    house.now += timedelta(seconds=1)
-    assert house.register(OUTSIDER) == [OK]
-    assert house.left_of(crowd) == 5
-
-
 def test_disabled_ones_go_first_whatever_their_age(house: House) -> None:
     house.new_ones(2)
     crowd, dead = house.new_ones(3, after=3 * HOUR), house.new_ones(1)
