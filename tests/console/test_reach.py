@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.postgres.search import SearchQuery
 from django.db import connection, transaction
-from django.db.models import Model
+from django.db.models import F, Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -23,12 +23,13 @@ from notifications.gateways.gorush.sending.push_api import read_response
 from notifications.messages import Effect, Outcome, PushLimit, Result
 from notifications.models import Channel, Halt, Notification
 from notifications.rules.policy import Verdict, Wish
+from pushserver.console import labels
 from pushserver.console.accounts.accounts import WORDS
 from pushserver.console.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
 from pushserver.console.support.story import staff_actions
 from pushserver.models import ApiToken
 from registrations.messages import TokenType
-from registrations.models import Registration
+from registrations.models import Registration, Route
 from tests.console.test_find import PUBLIC_KEY, make_story, words_of
 from tests.console.test_operations import staff
 from tests.delivering import claimed, make_due, recorded
@@ -59,7 +60,9 @@ def test_pages_about_a_disabled_user_show_who_disabled_it_when_and_why() -> None
     make_story()
     registration, device = Registration.objects.get(), rows.make_device()
     operator, support = staff("operator"), staff("support")
-    assert "Can be reached" in words_of(operator, USER)
+    assert labels.UNPROVEN in words_of(operator, USER)
+    Route.objects.update(delivered_digest=F("address_digest"), last_success_at=timezone.now())
+    assert "Can be reached: something was delivered" in words_of(operator, USER)
 
     for row in (registration, device):
         operate(operator, row, "disable", WHY)
@@ -140,6 +143,8 @@ def test_the_page_of_a_user_shows_a_halted_channel_and_a_muted_chat() -> None:
     assert "its user switched notifications off" in words_of(support, page)
     Registration.objects.update(state="unregistered", route=None)
     assert "Cannot be reached: it unregistered" in words_of(support, page)
+    device = rows.make_device(state="expired", route=None, ended_at=timezone.now())
+    assert "Cannot be reached: expired" in words_of(support, page_of(device))
 
 
 def test_every_object_shows_the_actions_of_staff_on_it() -> None:

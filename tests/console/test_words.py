@@ -117,6 +117,7 @@ def test_the_documentation_is_read_inside_of_the_console_and_leads_to_api_and_me
     assert title_of(support, page).startswith("The console")
     html = support.get(page).content.decode()
     assert "Every action asks for a reason" in html
+    assert support.get(reverse("documentation", args=["nowhere"])).status_code == 404
     assert reverse("documentation", args=["delivery"]) in html
     for url in ("/api/schema", "/api/schema/", "/api/docs/"):
         assert support.get(url).status_code == 200, url
