@@ -1,7 +1,6 @@
 """PostgreSQL servers of single tests, for failures that the shared server of all tests must not suffer."""
 
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -20,9 +19,6 @@ from embedded.servers.postgres import DATABASE_NAME, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from tests.rig.server import wait_until
 
-PROTOCOL = struct.pack("!I", 3 << 16)
-# The error of PgBouncer 1.18.
-REFUSAL = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
 # Without fsync a killed PostgreSQL loses nothing, as the system has its writes. Without synchronous_commit it would.
 UNSYNCED = {"fsync": "off", "shared_buffers": "64MB"}
 
@@ -168,20 +164,9 @@ class SilentProxy:
                 if not self.speaks.is_set():
                     self.swallowed.set()
                     return  # both ends stay open
-                if answer := self.answer(data):
-                    source.sendall(answer)
-                    break
-                sink.sendall(self.passed_on(data))
+                sink.sendall(data)
             if self.speaks.is_set():
                 sink.shutdown(socket.SHUT_WR)
-
-    def passed_on(self, data: bytes) -> bytes:
-        """Return the bytes to forward to the server for ``data`` from the client."""
-        return data
-
-    def answer(self, data: bytes) -> bytes:  # noqa: ARG002 - subclasses use it
-        """Return an answer to send instead of forwarding ``data``, before the connection is closed; empty for none."""
-        return b""
 
     def close(self) -> None:
         for each in self._open:
@@ -195,31 +180,3 @@ def silent_proxy(target: Path) -> Iterator[SilentProxy]:
     proxy = SilentProxy(target)
     yield proxy
     proxy.close()
-
-
-class Pooler(SilentProxy):
-    """Proxy that forwards everything but the ``options`` of a connection, or refuses a connection that has any."""
-
-    def __init__(self, target: Path, *, refuses: bool) -> None:
-        self._refuses = refuses
-        super().__init__(target)
-
-    def passed_on(self, data: bytes) -> bytes:
-        if data[4:8] != PROTOCOL or b"\0options\0" not in data:
-            return data
-        fields = data[8:].rstrip(b"\0").split(b"\0")
-        pairs = zip(fields[::2], fields[1::2], strict=True)
-        body = PROTOCOL + b"".join(b"%b\0%b\0" % pair for pair in pairs if pair[0] != b"options") + b"\0"
-        return struct.pack("!I", len(body) + 4) + body
-
-    def answer(self, data: bytes) -> bytes:
-        if not self._refuses or data[4:8] != PROTOCOL:
-            return b""
-        return b"E" + struct.pack("!I", len(REFUSAL) + 4) + REFUSAL
-
-
-@contextmanager
-def pooler(target: Path, *, refuses: bool = False) -> Iterator[Pooler]:
-    running = Pooler(target, refuses=refuses)
-    yield running
-    running.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,7 +20,7 @@ from structlog.testing import capture_logs
 from embedded.servers import installed
 from embedded.servers.parts import takes
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EMBEDDED, SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.postgres import EMBEDDED, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
 from kit.db.postgresql import versions
@@ -31,7 +32,7 @@ from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from pushserver.start import fitting
 from tests.folders import open_folder
-from tests.rig.postgres import UNSYNCED, Cluster, pooler
+from tests.rig.postgres import UNSYNCED, Cluster
 
 # The read of a batch worker in a table without an index. PostgreSQL uses a disabled plan for it.
 LOOK = """
@@ -65,10 +66,10 @@ def system(require_or_skip: Callable[[bool, str], None], guard: Guard) -> Iterat
 
 
 @pytest.fixture
-def role(postgres: EmbeddedPostgres) -> Iterator[str]:
+def role(system: EmbeddedPostgres) -> Iterator[str]:
     """Yield an account of the test's own, whose settings no other test shares."""
     name = f"role_{uuid4().hex[:8]}"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
+    with psycopg.connect(system.url("postgres"), autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {name} LOGIN SUPERUSER")
         yield name
         admin.execute(f"DROP ROLE {name}")
@@ -108,71 +109,80 @@ def test_more_days_than_there_are_locks_for_are_reported(
 
 
 # Poolers --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pooler_that_drops_our_settings_is_named_with_the_remedy(postgres: EmbeddedPostgres, role: str) -> None:
-    with pooler(postgres.socket_dir / SOCKET_NAME) as between:
-        url = f"postgresql://{role}@127.0.0.1:{between.port}/postgres?sslmode=disable"
-        first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
-        assert "(pushserver.odd_session) A pooler keeps jit = off of our sessions" in first.stderr
-        remedies = re.findall("ALTER ROLE .*;", first.stderr)
-        assert remedies == [f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in EVERY_SESSION.items()]
-        with psycopg.connect(postgres.url("postgres"), autocommit=True) as admin:
-            for remedy in remedies:
-                admin.execute(remedy.encode())
-        second = run("manage.py", "check", "--database=default", DATABASE_URL=url)
-    assert "no issues" in second.stdout, second.stderr
-
-
-def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(postgres: EmbeddedPostgres) -> None:
-    with pooler(postgres.socket_dir / SOCKET_NAME, refuses=True) as between:
-        url = f"postgresql://postgres@127.0.0.1:{between.port}/postgres?sslmode=disable"
-        done = run("manage.py", "check", "--database=default", DATABASE_URL=url)
-    assert done.stderr.splitlines() == [f"manage.py: {POOLED}"]
-
-
 PGBOUNCER = Path("/usr/sbin/pgbouncer")
 CONFIGURATION = """
 [databases]
-* = host={folder} port=5432 user=postgres
+* = host={folder} port=5432
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {own_port}
 unix_socket_dir =
-auth_type = any
+auth_type = trust
+auth_file = {users}
 pool_mode = {mode}
-ignore_startup_parameters = options,extra_float_digits
+ignore_startup_parameters = {ignored}extra_float_digits
 """
+Pooled = Callable[..., AbstractContextManager[str]]
 
 
-@pytest.fixture(params=["transaction", "session"])
-def pgbouncer(
-    request: pytest.FixtureRequest, system: EmbeddedPostgres, guard: Guard, require_or_skip: Callable[[bool, str], None]
-) -> Iterator[tuple[str, str]]:
-    """Yield the mode of a PgBouncer in front of PostgreSQL, and the URL of a database through it."""
+@pytest.fixture
+def pooled(system: EmbeddedPostgres, guard: Guard, require_or_skip: Callable[[bool, str], None]) -> Pooled:
+    """Return ``pooled(role)``, which runs a PgBouncer and yields the URL of a database through it."""
     require_or_skip(PGBOUNCER.exists(), "PgBouncer is not installed (on Debian: apt-get install pgbouncer)")
-    own_port, folder = free_port(), system.socket_dir
-    with open_folder() as made:
-        file = made / "pgbouncer.ini"
-        file.write_text(CONFIGURATION.format(folder=folder, own_port=own_port, mode=request.param))
-        file.chmod(0o644)
-        account = ["-u", folder.owner()] if os.geteuid() == 0 else []
-        with subprocess.Popen([PGBOUNCER, "-q", *account, file], stderr=subprocess.DEVNULL) as process:
-            guard.watch(process.pid, signal.SIGTERM)
-            while not asyncio.run(takes(f"tcp://127.0.0.1:{own_port}")):
-                assert process.poll() is None
-                time.sleep(0.05)
-            yield request.param, f"postgresql://postgres@127.0.0.1:{own_port}/postgres"
-            process.terminate()
-        guard.forget(process.pid)
+
+    @contextmanager
+    def run_pooler(role: str = "postgres", *, mode: str = "session", ignored: str = "options,") -> Iterator[str]:
+        own_port, folder = free_port(), system.socket_dir
+        with open_folder() as made:
+            file, users = made / "pgbouncer.ini", made / "users"
+            file.write_text(
+                CONFIGURATION.format(folder=folder, own_port=own_port, users=users, mode=mode, ignored=ignored)
+            )
+            users.write_text(f'"{role}" ""\n')
+            for each in (file, users):
+                each.chmod(0o644)
+            account = ["-u", folder.owner()] if os.geteuid() == 0 else []
+            with subprocess.Popen([PGBOUNCER, "-q", *account, file], stderr=subprocess.DEVNULL) as process:
+                guard.watch(process.pid, signal.SIGTERM)
+                while not asyncio.run(takes(f"tcp://127.0.0.1:{own_port}")):
+                    assert process.poll() is None
+                    time.sleep(0.05)
+                try:
+                    yield f"postgresql://{role}@127.0.0.1:{own_port}/postgres"
+                finally:
+                    process.terminate()
+            guard.forget(process.pid)
+
+    return run_pooler
 
 
-def test_a_pooler_that_exchanges_sessions_is_named_before_anything_is_prepared(pgbouncer: tuple[str, str]) -> None:
-    mode, url = pgbouncer
-    command = ("migrate", "--check") if mode == "transaction" else ("check", "--database=default")
-    done = run("manage.py", *command, DATABASE_URL=url)
+def test_a_pooler_that_drops_our_settings_is_named_with_the_remedy(
+    system: EmbeddedPostgres, pooled: Pooled, role: str
+) -> None:
+    with pooled(role) as url:
+        first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+        assert "(pushserver.odd_session) A pooler keeps jit = off of our sessions" in first.stderr
+        remedies = re.findall("ALTER ROLE .*;", first.stderr)
+        assert remedies == [f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in EVERY_SESSION.items()]
+        with psycopg.connect(system.url("postgres"), autocommit=True) as admin:
+            for remedy in remedies:
+                admin.execute(remedy.encode())
+    with pooled(role) as url:
+        second = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+    assert "no issues" in second.stdout, second.stderr
+
+
+def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(pooled: Pooled) -> None:
+    with pooled(ignored="") as url:
+        done = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+    assert done.stderr.splitlines() == [f"manage.py: {POOLED}"]
+
+
+def test_a_pooler_that_exchanges_sessions_is_named_before_anything_is_prepared(pooled: Pooled) -> None:
+    with pooled(mode="transaction") as url:
+        done = run("manage.py", "migrate", "--check", DATABASE_URL=url)
     found = [line.partition(") ")[2] for line in done.stderr.splitlines() if "unusable_database" in line]
-    assert found == [f"There is {leader.POOLED}."] * (mode == "transaction")
+    assert found == [f"There is {leader.POOLED}."]
     assert "Traceback" not in done.stderr
 
 
