@@ -16,6 +16,7 @@ export REQUIRE_ALL SEED SEEDS SIEGE_SECONDS READ_ONLY_SECONDS DATABASE
 SYSTEM_DATABASE = $(if $(filter system,$(DATABASE)),postgresql)
 # Of the test suite: three keep two cores busy, as tests wait for servers and browsers. A part of it needs one only.
 PROCESSES ?= $(if $(ARGS),0,3)
+IMAGES ?= server reports
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -123,11 +124,10 @@ check-deploy: ## compose.yaml, the Helm chart and the systemd units, each agains
 	@requirements/system.sh go systemd
 	@deploy/check.sh
 
-image-test: dev peers ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian)
-	@requirements/system.sh go buildah prosody
-	@if command -v go >/dev/null; then deploy/tools/build.sh; fi
-	@tests/image/build.sh
-	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
+image-test: dev ## build the images without a Docker engine and run every process of compose.yaml from them (as root on Debian); IMAGES=server
+	@requirements/system.sh buildah prosody
+	@tests/image/build.sh $(IMAGES)
+	IMAGES="$(IMAGES)" $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
 
 peers: ## build the real gorush, a Waku node and an OpenTelemetry Collector from their Go modules into .peers
 	@requirements/system.sh go compiler

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds every target of the Dockerfile with Buildah, without a Docker engine:  tests/image/build.sh
+# Builds targets of the Dockerfile with Buildah, without a Docker engine:  tests/image/build.sh server reports
 # Without the base image of the Dockerfile, it makes one under that name from Debian's own packages: Debian 12 with its
 # Python 3.11. Packages come from the sources of this machine's apt and pip. Without root, Buildah and debootstrap nothing
 # is built; with REQUIRE_ALL=1 that is a failure.
@@ -44,5 +44,6 @@ buildah inspect --type image "docker.io/library/$BASE" >/dev/null 2>&1 || make_b
 echo "system-certs = true" >"$folder/uv.toml"
 pip=
 [ ! -e /etc/pip.conf ] || pip="--volume /etc/pip.conf:/etc/pip.conf:ro"
-build server status-push-server
-build reports status-push-server-reports
+for target in "$@"; do
+    build "$target" "$(echo "status-push-server-$target" | sed 's/-server$//')"
+done

@@ -1,4 +1,6 @@
-"""Services of compose.yaml, interpreted by the Compose specification and run from the images that Buildah has built."""
+"""Services of compose.yaml, run from the images that Buildah has built. `make check-deploy` reads the file by the
+specification of Compose; this module knows the forms that it uses.
+"""
 
 import json
 import os
@@ -10,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 
@@ -26,17 +30,13 @@ def output_of(*command: str) -> str:
     return done.stdout.decode()
 
 
-def read_compose(**variables: str) -> dict[str, Any]:
-    """Return the services with every default of the specification, as with a .env of these variables. This function
-    substitutes the variables, as the tool does not get them.
-    """
-    text = output_of(".tools/compose", "-format", "json", "-no-interpolation", "compose.yaml")
-    put_in = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2], text)
-    assert "${" not in put_in, "another form of variable"
-    services = dict(json.loads(put_in)["services"])
+def read_compose(**dot_env: str) -> dict[str, Any]:
+    """Return the services, as with a .env of these variables."""
+    text = (PROJECT / "compose.yaml").read_text(encoding="utf-8")
+    services = dict(yaml.safe_load(VARIABLE.sub(lambda found: dot_env.get(found[1]) or found[2], text))["services"])
     for service in services.values():
         if "env_file" in service:
-            service["environment"] = variables | service["environment"]
+            service["environment"] = dot_env | service["environment"]
     return services
 
 
@@ -80,7 +80,9 @@ class Composed:
         words = shlex.split(command or settings.get("command") or "") or image.config["Cmd"]
         variables = [*image.config["Env"], "HOME=/home/pushserver", f"HOSTNAME={service}"]
         variables += [f"{name}={value}" for name, value in {**settings["environment"], **environment}.items()]
-        paths = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs(settings)]
+        [mounted] = settings["tmpfs"]
+        tmpfs = f"{TMPFS},{mounted.partition(':')[2]}".rstrip(",")
+        paths = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs]
         inside = [image.config["User"], image.config["WorkingDir"], " ".join(self._volumes(service))]
         enter = ["unshare", "--mount", str(ENTER), *paths, *inside]
         return ProcessSpec(
@@ -90,7 +92,7 @@ class Composed:
     def _volumes(self, service: str) -> list[str]:
         """Make a folder for each volume of the image, with the name from compose.yaml and the owner from the image."""
         image = self.image(service)
-        named = {volume["target"]: volume["source"] for volume in self.services[service].get("volumes", [])}
+        named = {path: name for name, _, path in (v.partition(":") for v in self.services[service].get("volumes", []))}
         pairs = [
             (path, self.folder / named.get(path, f"{service}-{Path(path).name}")) for path in image.config["Volumes"]
         ]
@@ -99,11 +101,3 @@ class Composed:
             folder.mkdir(mode=0o700, exist_ok=True)
             os.chown(folder, owner.st_uid, owner.st_gid)
         return [f"{folder}:{path}" for path, folder in pairs]
-
-
-def tmpfs(settings: Mapping[str, Any]) -> str:
-    """Return the mount options of /tmp: Docker's, and after them those of compose.yaml, which win."""
-    (mounted,) = settings["tmpfs"]
-    path, _, options = mounted.partition(":")
-    assert path == "/tmp"  # noqa: S108 - that of the container
-    return ",".join(filter(None, [TMPFS, options]))
