@@ -129,7 +129,7 @@ def configure(part: Part, copy: Path) -> None:
         "source_paths": PACKAGES,
         "only_mutate": part.modules,
         "do_not_mutate": ["*/pb/*", "*/tests/*", *part.without],
-        "also_copy": ["conftest.py", "manage.py", "templates", "docs", "VERSION"],
+        "also_copy": ["conftest.py", "embedded", "manage.py", "templates", "docs", "VERSION"],
         "pytest_add_cli_args": [*PLUGINS, f"--deselect={COUNTS_CALLS}"],
         "pytest_add_cli_args_test_selection": part.tests,
         "timeout_multiplier": TIMES,
