@@ -676,19 +676,10 @@ def test_a_database_that_goes_away_during_a_snapshot_is_reported(monkeypatch: py
     assert found["sending"].state == State.GREY
 
 
-class FreezingProxy(SilentProxy):
-    """A proxy that falls silent at the first statement of a connection."""
-
-    def passed_on(self, data: bytes) -> bytes:
-        if b"statement_timeout" in data:
-            self.speaks.clear()
-        return data
-
-
 def test_a_database_that_freezes_once_it_was_reached_is_not_waited_for(
     postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proxy = FreezingProxy(postgres.socket_dir / SOCKET_NAME)
+    proxy = SilentProxy(postgres.socket_dir / SOCKET_NAME, mute_at=b"statement_timeout")
     facts = {"host": "127.0.0.1", "port": proxy.port, "dbname": "postgres", "user": "postgres"}
     monkeypatch.setattr(asking.connection, "get_connection_params", lambda: facts)
     monkeypatch.setattr(asking, "TIMEOUT_SECONDS", 1)

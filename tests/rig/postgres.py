@@ -136,10 +136,13 @@ def run_program(cluster: EmbeddedPostgres, program: str, *arguments: str) -> Non
 
 
 class SilentProxy:
-    """Proxy on 127.0.0.1 that forwards bytes to the Unix socket ``target`` and back while ``speaks`` is set."""
+    """Proxy on 127.0.0.1 that forwards bytes to the Unix socket ``target`` and back while ``speaks`` is set.
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
+    It falls silent by itself at the first bytes that have ``mute_at``.
+    """
+
+    def __init__(self, target: Path, mute_at: bytes = b"no bytes have this") -> None:
+        self._target, self.mute_at = target, mute_at
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = [self._listener]
         self.port: int = self._listener.getsockname()[1]
@@ -161,6 +164,8 @@ class SilentProxy:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if self.mute_at in data:
+                    self.speaks.clear()
                 if not self.speaks.is_set():
                     self.swallowed.set()
                     return  # both ends stay open

@@ -232,6 +232,7 @@ def make_registration(
     tokens = {
         "access_token_encrypted": keyring().encrypt(Purpose.ACCESS_TOKEN, token),
         "access_token_digest": keyring().digest(Purpose.ACCESS_TOKEN, token),
+        "content_digest": keyring().digest(Purpose.CONTENT, secrets.token_bytes(64)),
     }
     return make(Registration, at=at, **tokens | fields)
 
