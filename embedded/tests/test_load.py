@@ -154,8 +154,8 @@ def test_a_push_is_identified_by_its_ciphertext_or_its_recipient_and_forgotten_o
     async def main():
         async with TestClient(TestServer(create_app(Settings()))) as gorush, new_client(timeout_seconds=30) as client:
 
-            async def push(*datas):
-                for data in datas:
+            async def push(*sent_data):
+                for data in sent_data:
                     note = {"platform": 2, "tokens": ["ok-1"], "data": data}
                     assert (await gorush.post("/api/push", json={"notifications": [note]})).status == 200
 
