@@ -20,7 +20,7 @@ IMAGES ?= server reports
 # Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help demo-reports install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit
+.PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help demo-reports install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit coverage
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 21
@@ -57,6 +57,13 @@ SUITE = $(if $(NIGHTLY),HYPOTHESIS_PROFILE=nightly) $(PYTHON) -m pytest -n $(PRO
 test: dev ## the test suite, with real servers: every promise once; ARGS="-k name" for a part, NIGHTLY=1 for many more made-up inputs
 	@requirements/system.sh chromium java postgresql prometheus redis
 	$(SUITE) $(ARGS)
+
+coverage: dev ## branch coverage of the suite, with the servers that it starts (twice as long as `make test`); ARGS for a part
+	@requirements/system.sh chromium java postgresql prometheus redis
+	$(PYTHON) -m coverage erase
+	$(PYTHON) -m coverage run -m pytest -n $(PROCESSES) $(HANGS) $(ARGS)
+	$(PYTHON) -m coverage combine --quiet
+	$(PYTHON) -m coverage report --skip-covered
 
 test-nightly: dev ## what `make test` leaves out: the same promises for every page, role and kind of Spark, and what takes long
 	@requirements/system.sh chromium java go
