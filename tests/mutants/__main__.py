@@ -151,8 +151,11 @@ def run_mutmut(part: Part, copy: Path, seconds: float, running: list[subprocess.
     command = [MUTMUT, "run", "--max-children", "1"]
     own = {
         "BROKEN": str(copy / "broken.txt"),
-        "TMPDIR": str(copy.parent),
-    }  # files that a stopped test leaves are removed with the copy
+        "TMPDIR": str(copy.parent),  # files that a stopped test leaves are removed with the copy
+        # A process of a run does not remove the folder of the run, which the forks of the first one use after its end.
+        "PYTEST_XDIST_WORKER": "mutants",
+        "TESTS_RUN_DIR": str(copy.parent),
+    }
     with (copy / "log.txt").open("w") as log:
         process = subprocess.Popen(
             command, cwd=copy, env=os.environ | ENVIRONMENT | own, stdout=log, stderr=log, start_new_session=True
