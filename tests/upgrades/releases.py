@@ -10,8 +10,9 @@ from pushserver.start.release import PROJECT
 
 GIT = shutil.which("git") or ""
 TAGS = "v[0-9]*"
-# No installation of an earlier commit can be upgraded: see CHANGELOG.
-FIRST = "28fd9d1849522f61b3be4003254f3d90702a762a"
+# No installation of an earlier commit can be upgraded: see CHANGELOG. Processes of those before open a gateway at their
+# first push, when the files may be of the next release.
+FIRST = "673ba0eece6acf77631d4f2eaee77f6b2d03a015"
 # Stands in for a migration while no version has brought one yet, with changes that an upgrade may make.
 MADE_UP = """
 from django.db import migrations, models

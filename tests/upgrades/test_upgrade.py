@@ -28,7 +28,7 @@ from waku_bridge.codec.keys import author_hash
 pytestmark = pytest.mark.upgrade
 
 RATE_PER_SECOND = 20
-LOAD_SECONDS = 90
+LOAD_SECONDS = 45
 CLIENTS_WAIT_SECONDS = 3.0
 REPLACE_SECONDS = 90
 MIGRATIONS = "SELECT count(*) FROM django_migrations"
@@ -36,8 +36,10 @@ ACCEPTED = """
     SELECT count(*) FILTER (WHERE received_at < %s), count(*) FILTER (WHERE received_at > %s)
     FROM notifications_notificationrequest
 """
-# Log lines that need somebody's attention.
-TROUBLE = re.compile(r"Traceback|\[(?:error|critical) |batch_split|Not replaced|did not stop in time")
+# Log lines that need attention. An old worker that meets a lock of a migration (55P03) takes its batch again.
+TROUBLE = re.compile(
+    r"Traceback|\[(?:error|critical) |batch_split(?!.*sqlstate=55P03)|Not replaced|did not stop in time"
+)
 
 
 @dataclass(slots=True)
