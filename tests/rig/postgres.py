@@ -141,7 +141,7 @@ class SilentProxy:
     It falls silent by itself at the first bytes that have ``mute_at``.
     """
 
-    def __init__(self, target: Path, mute_at: bytes = b"no bytes have this") -> None:
+    def __init__(self, target: Path, mute_at: bytes = b"") -> None:
         self._target, self.mute_at = target, mute_at
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = [self._listener]
@@ -164,7 +164,7 @@ class SilentProxy:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                if self.mute_at in data:
+                if self.mute_at and self.mute_at in data:
                     self.speaks.clear()
                 if not self.speaks.is_set():
                     self.swallowed.set()
