@@ -34,7 +34,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec
 
-pytest_plugins = ["tests.not_run"]
+pytest_plugins = ["tests.rig.not_run"]
 Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)
 
 # pytest-xdist gives a name to each process that it starts. They inherit the folder of the run from the controller.
@@ -74,7 +74,7 @@ from django.test import TransactionTestCase  # noqa: E402
 from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
 from kit.health import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
-from tests import budget, databases, schedule  # noqa: E402
+from tests.rig import budget, databases, schedule  # noqa: E402
 from tests.rig.server import Fleet, NewFleet  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
@@ -233,7 +233,7 @@ def full_buckets() -> None:
 def require_or_skip() -> Callable[[bool, str], None]:
     """Return ``require_or_skip(condition, reason)``, which skips a test if a part of the system is missing.
 
-    The run ends with a list of skipped tests. With REQUIRE_ALL=1 (CI) they are failures (tests/not_run.py).
+    The run ends with a list of skipped tests. With REQUIRE_ALL=1 (CI) they are failures (tests/rig/not_run.py).
     """
 
     def check(condition: bool, reason: str) -> None:

@@ -21,8 +21,8 @@ from kit.processes.starting import wait_until_fit
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, RegistrationEvent
 from spark_reports.running.runs import RunError, run_reports
-from tests.delivering import DeliveryProcess, make_due
 from tests.rig import rows
+from tests.rig.delivering import DeliveryProcess, make_due
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.models import Device
 

@@ -21,7 +21,7 @@ import pytest
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
-from tests.folders import open_folder
+from tests.rig.folders import open_folder
 from tests.rig.peers import serve
 
 NOBODY = 65534

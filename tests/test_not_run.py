@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embedded.supervisor.processes import PROJECT
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 
 TESTS = """
 import pytest
@@ -38,7 +38,7 @@ LISTED = [
 ]
 REQUIRED = "REQUIRE_ALL=1, so that this is a failure."
 OURS = ("-c", "pyproject.toml", "-p", "conftest")  # with the servers that conftest.py starts
-PLUGIN_ALONE = ("-c", os.devnull, "-p", "tests.not_run", "-k", "not lacks", "-p", "no:cacheprovider")
+PLUGIN_ALONE = ("-c", os.devnull, "-p", "tests.rig.not_run", "-k", "not lacks", "-p", "no:cacheprovider")
 
 
 def run(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]]:

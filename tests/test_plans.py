@@ -18,9 +18,9 @@ from pytest_django import DjangoDbBlocker
 from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
-from tests.batches import Process
-from tests.plans import generic_plan
+from tests.rig.delivering import Process
 from tests.rig.rows import make_envelope, make_notification, make_reply, make_request
+from tests.rig.statements import generic_plan
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")

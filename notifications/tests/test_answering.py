@@ -16,7 +16,7 @@ from notifications.messages import ChannelKey, Outcome, PushNotification, PushRe
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from notifications.rules.deadlines import GRACE
 from notifications.rules.reports import unpack
-from tests.delivering import APP, DeliveryProcess, Gate, RecordingGateway, make_due, prove
+from tests.rig.delivering import APP, DeliveryProcess, Gate, RecordingGateway, make_due, prove
 from tests.rig.rows import make_registration, make_route
 
 pytestmark = pytest.mark.django_db

@@ -11,7 +11,7 @@ from notifications.messages import ChannelKey
 from notifications.models import Channel, Queue
 from notifications.queues import halts
 from registrations.models import Route
-from tests.delivering import APP, prove
+from tests.rig.delivering import APP, prove
 from tests.rig.rows import make_channel, make_halt, make_route
 
 pytestmark = pytest.mark.django_db

@@ -29,8 +29,8 @@ from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import ReportError
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.transitions import end
-from tests.plans import generic_plan
 from tests.rig.rows import make_notification, make_request
+from tests.rig.statements import generic_plan
 
 pytestmark = pytest.mark.django_db
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)

@@ -9,7 +9,7 @@ from notifications.models import Attempt, Channel, Halt, Notification
 from notifications.queues import halts
 from notifications.queues.tests.test_breakers import APPLE, DELIVERED, make_due_to_app, sends
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import NOW, answered, claimed, fresh, prove
+from tests.rig.delivering import NOW, answered, claimed, fresh, prove
 
 DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
 HOUR = timedelta(hours=1)

@@ -23,7 +23,7 @@ from notifications.rules.deadlines import GRACE
 from notifications.tasks import new_steps
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import (
+from tests.rig.delivering import (
     APP,
     LEASE,
     LONG_AGO,
@@ -37,14 +37,13 @@ from tests.delivering import (
     make_due,
     make_due_to_app,
     only,
-    other_session,
     prove,
     record,
     send,
     take,
 )
 from tests.rig.rows import make_notification, make_registration, make_request, make_route
-from tests.threads import at_once
+from tests.rig.statements import at_once, other_session
 
 State = Notification.State
 

@@ -10,8 +10,9 @@ from notifications.models import Channel
 from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.routes import point
-from tests.delivering import APP, NOW, answered, claimed, fresh, make_due, other_session, recorded
+from tests.rig.delivering import APP, NOW, answered, claimed, fresh, make_due, recorded
 from tests.rig.rows import make_registration, make_route
+from tests.rig.statements import other_session
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)

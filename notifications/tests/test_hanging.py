@@ -16,7 +16,7 @@ from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
 from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
-from tests.delivering import (
+from tests.rig.delivering import (
     APP,
     LEASE,
     LONG_AGO,
@@ -26,12 +26,10 @@ from tests.delivering import (
     fresh,
     make_due,
     make_due_to_app,
-    other_session,
     prove,
 )
 from tests.rig.rows import make_registration, make_route
-from tests.statements import before_each_statement
-from tests.threads import at_once
+from tests.rig.statements import at_once, before_each_statement, other_session
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 State = Notification.State

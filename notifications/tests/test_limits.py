@@ -10,9 +10,9 @@ from notifications.messages import ReportError
 from notifications.models import Attempt, Notification
 from notifications.queues.tests.test_admission import NOW, TOKEN, ask, reported, verdicts
 from notifications.rules.policy import Verdict
-from tests.delivering import claimed
+from tests.rig.delivering import claimed
 from tests.rig.rows import make_registration
-from tests.statements import statements
+from tests.rig.statements import statements
 
 State = Notification.State
 MESSAGE, MENTION, CONTACT_REQUEST = 1, 2, 4

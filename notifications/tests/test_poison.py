@@ -7,7 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from notifications.models import Notification
-from tests.delivering import LONG_AGO, DeliveryProcess, fresh, make_due
+from tests.rig.delivering import LONG_AGO, DeliveryProcess, fresh, make_due
 from tests.rig.rows import make_attempt, make_notification, make_request
 
 State = Notification.State

@@ -8,7 +8,7 @@ from django.utils import timezone
 from notifications import retention
 from notifications.models import Attempt, Notification, NotificationRequest
 from tests.rig import rows
-from tests.statements import statements
+from tests.rig.statements import statements
 
 NOW = timezone.now()
 DAY = timedelta(days=1)

@@ -9,9 +9,9 @@ from kit.db.reasons import is_collision
 from kit.db.statements import fetch
 from notifications.models import TRANSITIONS, Notification
 from notifications.rules.transitions import DUE, OPEN, end, move
-from tests.delivering import NOW, make_due, other_session
+from tests.rig.delivering import NOW, make_due
 from tests.rig.rows import make_notification
-from tests.statements import WAITS_HERE
+from tests.rig.statements import WAITS_HERE, other_session
 
 State = Notification.State
 EVERY_PAIR = [(start, to) for start in State for to in State]

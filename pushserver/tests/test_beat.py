@@ -22,7 +22,7 @@ from embedded.supervisor.guard import Guard
 from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
 from kit.processes.leader import BEAT
 from tests.rig.server import Fleet, wait_until
-from tests.statements import statements
+from tests.rig.statements import statements
 
 HOLDERS = """
     SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted

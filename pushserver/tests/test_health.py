@@ -45,7 +45,7 @@ from pushserver.tasks import count_traffic
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
-from tests.workers import a_batch_worker, a_bridge
+from tests.rig.statements import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
 from waku_bridge.identity import server_identities, server_identity

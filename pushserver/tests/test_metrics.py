@@ -16,8 +16,8 @@ from pushserver.celery import HEARTBEAT_KEY
 from pushserver.indicators import asking, stored
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
-from tests.delivering import other_session
 from tests.rig.rows import make_channel, make_envelope, make_halt, make_notification
+from tests.rig.statements import other_session
 
 STATE = "pushserver_indicator_state"
 TOKEN = "a-token-of-the-tests-0123456789"

@@ -17,11 +17,11 @@ from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.history import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
-from tests.batches import Process
-from tests.conversation import push, put, registration, request, say
 from tests.rig import rows
+from tests.rig.conversation import push, put, registration, request, say
+from tests.rig.delivering import Process
 from tests.rig.peers import serve
-from tests.statements import statements
+from tests.rig.statements import statements
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from registrations.registering.pairs import IsOneOf
 from registrations.rules import Acceptance, Refusal
 from registrations.upkeep import retention
 from tests.rig.rows import apn_token, firebase_token, make_registration
-from tests.threads import at_once
+from tests.rig.statements import at_once
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

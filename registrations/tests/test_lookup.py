@@ -9,7 +9,7 @@ from registrations import lookup
 from registrations.messages import QueryInfo
 from registrations.models import Registration, Route
 from tests.rig.rows import make_grant, make_registration, make_route
-from tests.statements import statements
+from tests.rig.statements import statements
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

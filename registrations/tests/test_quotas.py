@@ -16,7 +16,7 @@ from registrations.registering import intake, quotas
 from registrations.registering.intake import Submission
 from registrations.rules import Acceptance, Refusal
 from registrations.tests.test_intake import MESSAGE, NOW
-from tests.statements import statements
+from tests.rig.statements import statements
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from registrations.rules import PROVEN_PER_ADDRESS, Acceptance, Refusal
 from registrations.tests.test_intake import NOW
 from registrations.tests.test_quotas import key, register, registration_of, unregistration_of
 from registrations.upkeep import stock
-from tests.delivering import other_session
+from tests.rig.statements import other_session
 
 HOUR = timedelta(hours=1)
 pytestmark = pytest.mark.django_db

@@ -46,8 +46,8 @@ from spark_reports.models import PseudonymSeed
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.tests.history import History, midnight
-from tests.batches import Process
-from tests.conversation import OUTSIDER, push, registration, request, say
+from tests.rig.conversation import OUTSIDER, push, registration, request, say
+from tests.rig.delivering import Process
 from tests.rig.rows import (
     make_answered_request,
     make_attempt,

@@ -22,8 +22,8 @@ from spark_reports.console.tables import columns_of
 from spark_reports.models import ErrorRate, PublishedDay, ReportRun
 from spark_reports.nights import status
 from spark_reports.running import parts
-from tests.budget import combinations
 from tests.rig import reports
+from tests.rig.budget import combinations
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)

@@ -19,7 +19,7 @@ from spark_reports.jobs.sources import read
 from spark_reports.lake import Kind, Lake
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.running.runs import make_plan
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 from tests.rig.rows import make_channel
 
 DAYS = 3

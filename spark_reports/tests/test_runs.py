@@ -24,7 +24,7 @@ from spark_reports.nights.closing import last_closed_day
 from spark_reports.running import spark
 from spark_reports.running.runs import Progress, run_reports
 from spark_reports.tests.history import History, midnight
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 
 State = ReportRun.State
 NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: compiling does not pay for an empty day

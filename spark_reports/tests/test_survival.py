@@ -19,7 +19,7 @@ from spark_reports.jobs.reports import token_lifetime
 from spark_reports.jobs.sources import read
 from spark_reports.lake import Lake
 from spark_reports.running.runs import make_plan
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 from tests.rig.rows import make_channel
 
 pytestmark = pytest.mark.django_db(transaction=True)

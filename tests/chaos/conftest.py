@@ -9,7 +9,7 @@ import pytest
 from embedded.servers import prosody
 from embedded.supervisor.guard import Guard
 from tests.chaos.world import World, open_world
-from tests.folders import open_folder
+from tests.rig.folders import open_folder
 from tests.rig.peers import GORUSH
 from tests.rig.server import NewFleet
 

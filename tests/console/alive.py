@@ -24,7 +24,7 @@ from pushserver.indicators.kinds import server
 from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
-from tests.workers import a_batch_worker, a_bridge
+from tests.rig.statements import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES

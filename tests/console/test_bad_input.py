@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.admin.facts import FactAdmin
-from tests.budget import combinations, examples, first_everyday
 from tests.console.routes import MODELS, console_pages
+from tests.rig.budget import combinations, examples, first_everyday
 
 pytestmark = pytest.mark.django_db
 LISTS = list(MODELS.values())

@@ -21,9 +21,9 @@ from notifications.messages import Effect, NotificationType, PushLimit
 from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts
 from notifications.queues.admission import Admission
-from tests.batches import Process
 from tests.console.test_find import words_of
-from tests.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
+from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
+from tests.rig.delivering import Process
 from waku_bridge.codec.keys import Identity
 from waku_bridge.removal import erasure
 from xmpp_bridge.rules.limits import DeviceLimit

@@ -32,8 +32,8 @@ from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord
 from registrations.models import Registration, Route
 from tests.console.test_pages import count_queries
-from tests.conversation import CLIENT, OUTSIDER, TOKEN, push, registration, request, say
 from tests.rig import rows
+from tests.rig.conversation import CLIENT, OUTSIDER, TOKEN, push, registration, request, say
 from waku_bridge.codec.keys import chat_key, key_hash
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.codec.client_strings import issue

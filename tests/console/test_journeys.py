@@ -17,12 +17,12 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from registrations.models import Registration, Route
-from tests.batches import Process
 from tests.console.browsing import PASSWORD, axe, confirm, fill_in_login, find, log_in, send_login
 from tests.console.routes import make_one_of_each_fact
 from tests.console.test_find import PUBLIC_KEY, make_story
-from tests.conversation import put, registration
 from tests.rig import rows
+from tests.rig.conversation import put, registration
+from tests.rig.delivering import Process
 from waku_bridge.codec.keys import Identity, chat_key, key_hash
 
 LISTS = ("registrations/registration", "notifications/notification", "waku_bridge/inboundenvelope")

@@ -27,8 +27,8 @@ from pushserver.roles import seed_roles
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun
 from spark_reports.nights.closing import last_closed_day
-from tests.budget import combinations, first_everyday
 from tests.rig import rows
+from tests.rig.budget import combinations, first_everyday
 from waku_bridge.models import DeadLetter, InboundEnvelope
 from xmpp_bridge.models import Device
 

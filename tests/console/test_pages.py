@@ -19,9 +19,9 @@ from pytest_django import DjangoAssertNumQueries
 from kit.admin.facts import FactAdmin
 from notifications.gateways.gorush.rules.table import current_rules
 from registrations.models import Registration
-from tests.budget import combinations, first_everyday
 from tests.console.routes import make_one_of_each_fact
 from tests.rig import rows
+from tests.rig.budget import combinations, first_everyday
 from waku_bridge.codec.keys import chat_key, key_hash
 
 STAFF_APPS = {"admin", "pushserver"}  # their tables record staff actions and have tests of their own

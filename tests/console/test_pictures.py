@@ -10,8 +10,8 @@ from django.conf import LazySettings
 from playwright.sync_api import Page
 
 from pushserver.models import BridgeMinute, TrafficMinute
-from tests.budget import first_everyday
 from tests.console.world import HEROINE, World, make_world
+from tests.rig.budget import first_everyday
 from xmpp_bridge.component.status import CONNECTED, END
 
 pytestmark = pytest.mark.django_db(transaction=True)

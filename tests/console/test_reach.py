@@ -32,8 +32,8 @@ from registrations.messages import TokenType
 from registrations.models import Registration, Route
 from tests.console.test_find import PUBLIC_KEY, make_story, words_of
 from tests.console.test_operations import staff
-from tests.delivering import claimed, make_due, recorded
 from tests.rig import rows
+from tests.rig.delivering import claimed, make_due, recorded
 from waku_bridge.codec.keys import key_hash
 
 pytestmark = pytest.mark.django_db

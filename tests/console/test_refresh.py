@@ -10,10 +10,10 @@ from pytest_django.live_server_helper import LiveServer
 
 from notifications.models import Channel
 from notifications.queues import halts
-from tests.budget import first_everyday
 from tests.console.browsing import axe
 from tests.console.test_dashboard import break_canary, make_old_notification, note_node, stop_worker, trip
 from tests.rig import rows
+from tests.rig.budget import first_everyday
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("alive", "eager")]
 

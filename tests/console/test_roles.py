@@ -10,8 +10,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from tests.budget import first_everyday
 from tests.console.routes import MODELS, WITHOUT_NAME, Page, console_names, console_pages
+from tests.rig.budget import first_everyday
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("everything")]
 

@@ -31,10 +31,20 @@ from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD
 from spark_reports.lake import Lake
 from spark_reports.nights.closing import last_closed_day
-from tests.batches import Process
-from tests.conversation import CONTACT, EPHEMERAL, SENDER, TOKEN, push, query, registration, replies_to, request, say
-from tests.delivering import RecordingGateway
 from tests.rig import rows
+from tests.rig.conversation import (
+    CONTACT,
+    EPHEMERAL,
+    SENDER,
+    TOKEN,
+    push,
+    query,
+    registration,
+    replies_to,
+    request,
+    say,
+)
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from waku_bridge import identity
 from waku_bridge.canary.links import _next_server

@@ -21,8 +21,8 @@ from embedded.stack.plan import manage
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import StopOrder
 from tests.drills.backups import Backups, archived_up_to_now, send_to_archive, size_bytes
-from tests.folders import open_folder
 from tests.rig import server as processes
+from tests.rig.folders import open_folder
 from tests.rig.network import Network, android, network_of, new_sender
 from tests.rig.server import Fleet, wait_for_http, wait_until
 

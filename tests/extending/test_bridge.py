@@ -13,7 +13,7 @@ from notifications.acceptance.acceptance import Accepted, Incoming, Sending
 from notifications.delivery.steps import Delivery
 from notifications.messages import Answer, PushNotification, PushRequest, ReportError
 from notifications.models import NotificationRequest
-from tests.delivering import DeliveryProcess
+from tests.rig.delivering import DeliveryProcess
 from tests.rig.rows import make_registration
 
 pytestmark = pytest.mark.django_db

@@ -22,8 +22,8 @@ from registrations.models import Registration, RegistrationEvent, Route
 from registrations.registering import intake
 from registrations.rules import Refusal, check_device_token, check_token_type
 from spark_reports.export.queries import Hours, attempts
-from tests.delivering import DeliveryProcess, fresh, make_due
 from tests.extending.web_push.gateway import NAME, TOKEN_TYPE, Subscription, WebPushGateway, check_address
+from tests.rig.delivering import DeliveryProcess, fresh, make_due
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from pushserver.config.data_dir import LOCK_NAME
-from tests.budget import first_everyday
-from tests.folders import fill, open_folder, small_disk
+from tests.rig.budget import first_everyday
+from tests.rig.folders import fill, open_folder, small_disk
 from tests.rig.server import CONFIGURED
 
 NOBODY = 65534

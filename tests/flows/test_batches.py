@@ -21,9 +21,9 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.processes import ProcessSpec
 from kit.processes.leader import LIVE_WORKERS
-from tests.budget import first_everyday
 from tests.rig import load
 from tests.rig import server as processes
+from tests.rig.budget import first_everyday
 from tests.rig.network import Network, network_of, new_sender
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, services, wait_until
 

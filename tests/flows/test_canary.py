@@ -11,8 +11,8 @@ import pytest
 from embedded.servers.ports import free_port
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from tests.budget import first_everyday
 from tests.rig import server as processes
+from tests.rig.budget import first_everyday
 from tests.rig.network import Network, iphone
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, services, wait_for_http, wait_until

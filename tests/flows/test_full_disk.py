@@ -14,8 +14,8 @@ from embedded.servers import installed
 from embedded.servers.folders import own_folder
 from embedded.supervisor.guard import Guard
 from kit.db.reasons import UNAVAILABLE
-from tests.folders import fill, open_folder, small_disk
 from tests.rig import server as processes
+from tests.rig.folders import fill, open_folder, small_disk
 from tests.rig.load import Load, prepare, pushes_by_message, replies_by_message, wait_until_all_processed
 from tests.rig.network import Network, network_of
 from tests.rig.postgres import UNSYNCED, Cluster

@@ -14,9 +14,8 @@ from notifications.models import Channel, Halt, Notification
 from registrations.messages import TokenType
 from registrations.models import Registration, Route
 from registrations.rules import PROVEN_PER_ADDRESS
-from tests.batches import Process
-from tests.conversation import OUTSIDER, anybody, push, registration, replies_to, request, say
-from tests.delivering import RecordingGateway
+from tests.rig.conversation import OUTSIDER, anybody, push, registration, replies_to, request, say
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import apn_token, firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationError, WakuMessage

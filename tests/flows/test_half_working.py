@@ -23,9 +23,9 @@ from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.models import Halt, Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType
-from tests.batches import Process
-from tests.conversation import anybody, push, registration, say
-from tests.conversation import request as push_request
+from tests.rig.conversation import anybody, push, registration, say
+from tests.rig.conversation import request as push_request
+from tests.rig.delivering import Process
 from tests.rig.peers import serve
 from tests.rig.rows import apn_token, firebase_token
 

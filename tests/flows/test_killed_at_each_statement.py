@@ -29,12 +29,11 @@ from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.rules.transitions import OPEN
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
-from tests.batches import Process
-from tests.budget import first_everyday
-from tests.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
-from tests.delivering import SilentGateway
+from tests.rig.budget import first_everyday
+from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
+from tests.rig.delivering import Process, SilentGateway
 from tests.rig.rows import make_notification, make_registration, make_request
-from tests.statements import before_each_statement
+from tests.rig.statements import before_each_statement
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse, RegistrationResponse
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply

@@ -16,9 +16,9 @@ from kit.db.statements import fetch
 from notifications.models import Notification, NotificationRequest
 from notifications.queues import admission, queues
 from pushserver.indicators.stored import gauges
-from tests.batches import Process
-from tests.delivering import make_due, other_session
 from tests.rig import rows
+from tests.rig.delivering import Process, make_due
+from tests.rig.statements import other_session
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db(transaction=True)

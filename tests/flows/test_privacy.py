@@ -30,10 +30,10 @@ from embedded.servers.ports import free_port
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder
 from pushserver.models import ApiToken
-from tests.budget import first_everyday
-from tests.collector import Collector, attributes, collector
 from tests.console.routes import Page, console_pages, patterns
-from tests.databases import connected_to
+from tests.rig.budget import first_everyday
+from tests.rig.collector import Collector, attributes, collector
+from tests.rig.databases import connected_to
 from tests.rig.network import Network, android, iphone, network_of, new_identity, new_sender
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_for_http, wait_until
 from waku_bridge.client import Destination, Preferences

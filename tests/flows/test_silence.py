@@ -20,9 +20,8 @@ from notifications.models import NotificationRequest
 from notifications.queues import halts
 from notifications.rules.deadlines import GRACE
 from registrations.messages import TokenType
-from tests.batches import Process
-from tests.conversation import CLIENT, OUTSIDER, anybody, push, registration, replies_to, request, say
-from tests.delivering import Gate, RecordingGateway
+from tests.rig.conversation import CLIENT, OUTSIDER, anybody, push, registration, replies_to, request, say
+from tests.rig.delivering import Gate, Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import PushResponse, WakuMessage

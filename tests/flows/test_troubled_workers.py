@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from embedded.stack import plan
-from tests.budget import first_everyday
 from tests.rig import load
+from tests.rig.budget import first_everyday
 from tests.rig.load import Load
 from tests.rig.network import Network, network_of
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_until

@@ -30,8 +30,9 @@ from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType
 from registrations.models import Registration, Route
 from registrations.upkeep import stock
-from tests.batches import Process
-from tests.conversation import (
+from tests.limits.conftest import Instead, Time
+from tests.limits.page import limit
+from tests.rig.conversation import (
     CLIENT,
     EPHEMERAL,
     OUTSIDER,
@@ -44,9 +45,7 @@ from tests.conversation import (
     replies_to,
     request,
 )
-from tests.delivering import RecordingGateway, SilentGateway
-from tests.limits.conftest import Instead, Time
-from tests.limits.page import limit
+from tests.rig.delivering import Process, RecordingGateway, SilentGateway
 from tests.rig.rows import apn_token, make_envelope, make_registration
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity

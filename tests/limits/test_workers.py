@@ -13,11 +13,10 @@ from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets, own_buckets
 from notifications.tests.test_poison import refuse
-from tests.batches import Process
-from tests.budget import first_everyday
-from tests.conversation import CLIENT, TOKEN, UUID, push, put, request
-from tests.delivering import RecordingGateway
 from tests.limits.conftest import Instead, Time
+from tests.rig.budget import first_everyday
+from tests.rig.conversation import CLIENT, TOKEN, UUID, push, put, request
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import make_registration
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import WakuMessage

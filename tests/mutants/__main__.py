@@ -3,8 +3,8 @@
 mutmut changes one expression of a function at a time and runs the tests that call this function: those of `make test`
 that need neither PostgreSQL nor another process. A mutant that no test notices has survived. The score is the share of
 the others. Each part runs in a copy of the checkout, with the same random inputs in every run (profile `mutants` in
-tests/budget.py), so that the scores of two commits are comparable. mutmut has no mutants of constants and tables of a
-module, of decorated methods, and of the calls `len(...)` and `isinstance(...)`.
+tests/rig/budget.py), so that the scores of two commits are comparable. mutmut has no mutants of constants and tables
+of a module, of decorated methods, and of the calls `len(...)` and `isinstance(...)`.
 
 `survivors.txt` names the accepted survivors, with a reason. The command fails for any other.
 """

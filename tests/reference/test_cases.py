@@ -11,9 +11,8 @@ from notifications.gateways.gorush.sending import push_api
 from notifications.messages import NotificationType, Push, PushRequest, channel_key
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration
-from tests.batches import Process
-from tests.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
-from tests.delivering import RecordingGateway
+from tests.rig.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import make_registration, make_route
 from waku_bridge.codec import bodies
 from waku_bridge.messages import MessageType, PushResponse, RegistrationError, RegistrationResponse

@@ -22,12 +22,12 @@ from notifications import retention
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration
-from tests.batches import Process
-from tests.conversation import OUTSIDER, PUBSUB_TOPIC, SENDER, push, put, registration
-from tests.conversation import request as push_request
-from tests.delivering import RecordingGateway, other_session
 from tests.flows.test_half_working import ANDROID, IOS, Gorush, Phone, World, open_world
+from tests.rig.conversation import OUTSIDER, PUBSUB_TOPIC, SENDER, push, put, registration
+from tests.rig.conversation import request as push_request
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
+from tests.rig.statements import other_session
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox.inbox import INSERT, Path, insert_values

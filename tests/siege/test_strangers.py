@@ -22,9 +22,8 @@ from notifications.messages import Outcome
 from notifications.models import Notification
 from registrations.models import Registration, Route
 from registrations.upkeep import stock
-from tests.batches import Process
-from tests.conversation import push, put, query, registration, replies_to, request, say
-from tests.delivering import DeliveryProcess, RecordingGateway
+from tests.rig.conversation import push, put, query, registration, replies_to, request, say
+from tests.rig.delivering import DeliveryProcess, Process, RecordingGateway
 from tests.rig.peers import development_node
 from tests.rig.rows import firebase_token
 from waku_bridge.codec.keys import Identity

@@ -27,9 +27,9 @@ from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import ChannelKey
 from notifications.queues import halts
 from registrations.messages import TokenType
-from tests.batches import Process
-from tests.conversation import EPHEMERAL, push, put, registration, request
 from tests.flows.test_half_working import ANDROID, Gorush, Phone, World, open_world
+from tests.rig.conversation import EPHEMERAL, push, put, registration, request
+from tests.rig.delivering import Process
 from tests.rig.peers import development_node
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import NotDecryptable

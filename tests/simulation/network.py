@@ -14,8 +14,8 @@ from embedded.node.server import page_fields
 from embedded.node.store import read_query
 from embedded.node.wire import relay_fields
 from notifications.messages import Outcome, Push, Result
-from tests.conversation import PUBSUB_TOPIC
-from tests.delivering import RecordingGateway
+from tests.rig.conversation import PUBSUB_TOPIC
+from tests.rig.delivering import RecordingGateway
 from tests.simulation.agenda import Agenda
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, NotSubscribed, StorePage

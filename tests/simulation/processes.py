@@ -23,7 +23,7 @@ from notifications.delivery.steps import Delivery
 from notifications.messages import Push, Result
 from notifications.queues.admission import Admission
 from notifications.queues.concurrency import ConcurrencyLimits
-from tests.conversation import PUBSUB_TOPIC
+from tests.rig.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda, Loop
 from tests.simulation.database import Asynchronous, Pool, Wrapper
 from tests.simulation.network import RING_CAPACITY, Network, Providers, SimulatedGateway

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 
 SEED = int(os.environ.get("SEED") or 0)
 EVERYDAY = 3

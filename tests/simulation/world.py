@@ -29,7 +29,7 @@ from notifications.acceptance import acceptance
 from notifications.messages import Push, PushNotification
 from registrations.messages import TokenType
 from registrations.registering import quotas
-from tests.conversation import PUBSUB_TOPIC, query, registration, request
+from tests.rig.conversation import PUBSUB_TOPIC, query, registration, request
 from tests.rig.rows import make_channel, make_watermark
 from tests.simulation.agenda import Agenda
 from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly

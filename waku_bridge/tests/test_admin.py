@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from kit.db.partitions import day_of
 from kit.processes.leader import WAKU_BRIDGE
-from tests.partitions import index_of
 from tests.rig.rows import make_envelope, make_reply, make_request, make_watermark, make_window
+from tests.rig.statements import index_of
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, OutboundReply
 from waku_bridge.removal import retention

@@ -17,11 +17,10 @@ from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.reasons import is_collision
 from kit.db.statements import fetch
-from tests.batches import Process
-from tests.conversation import EPHEMERAL, PUBSUB_TOPIC, put
-from tests.plans import generic_plan
 from tests.rig import rows
-from tests.statements import WAITS_HERE
+from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
+from tests.rig.delivering import Process
+from tests.rig.statements import WAITS_HERE, generic_plan
 from waku_bridge.console import operator_actions
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox import inbox

@@ -15,8 +15,8 @@ from django.utils import timezone
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.batches.journal import CrashReports, InFlightJournal
 from notifications import tasks
-from tests.batches import Process
 from tests.rig import rows
+from tests.rig.delivering import Process
 from waku_bridge import bridge
 from waku_bridge.inbound import inbound
 from waku_bridge.models import InboundEnvelope

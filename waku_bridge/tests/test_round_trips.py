@@ -6,10 +6,9 @@ import pytest
 from django.utils import timezone
 
 from notifications.messages import Outcome, Result
-from tests.batches import Process
-from tests.conversation import CLIENT, push, put, registration, request
-from tests.delivering import RecordingGateway
-from tests.statements import round_trips
+from tests.rig.conversation import CLIENT, push, put, registration, request
+from tests.rig.delivering import Process, RecordingGateway
+from tests.rig.statements import round_trips
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.metrics import REPLIES_CONFIRMED
 from waku_bridge.outbound import outbox

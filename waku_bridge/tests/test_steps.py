@@ -13,11 +13,10 @@ from django.utils import timezone
 from kit.batches.batch import LONG_AGO
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from registrations.models import Registration, Route
-from tests.batches import Process
-from tests.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
-from tests.delivering import other_session
-from tests.partitions import index_of
+from tests.rig.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
+from tests.rig.delivering import Process
 from tests.rig.rows import make_envelope
+from tests.rig.statements import index_of, other_session
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD

@@ -7,8 +7,8 @@ from kombu.exceptions import OperationalError
 from structlog.testing import capture_logs
 
 from pushserver.celery import app
-from tests.batches import Process
-from tests.conversation import EPHEMERAL, put, query, registration, replies_to
+from tests.rig.conversation import EPHEMERAL, put, query, registration, replies_to
+from tests.rig.delivering import Process
 from waku_bridge import tasks
 
 

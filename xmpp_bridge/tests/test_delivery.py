@@ -19,8 +19,8 @@ from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import disabling
 from registrations.models import Route
-from tests.collector import attributes, collected
-from tests.delivering import DeliveryProcess, RecordingGateway
+from tests.rig.collector import attributes, collected
+from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.component.announcing import find_ended
 from xmpp_bridge.console import operator_actions

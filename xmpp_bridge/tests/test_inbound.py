@@ -14,7 +14,7 @@ from notifications.messages import Content
 from notifications.models import BeyondLimit, Notification
 from notifications.queues.admission import Admission
 from registrations.models import Route
-from tests.statements import statements
+from tests.rig.statements import statements
 from xmpp_bridge import inbound
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.jids import NOBODY

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
-from tests.statements import before_each_statement
+from tests.rig.statements import before_each_statement
 from xmpp_bridge.component import handler
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge

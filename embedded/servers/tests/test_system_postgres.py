@@ -31,7 +31,7 @@ from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from pushserver.start import fitting
-from tests.folders import open_folder
+from tests.rig.folders import open_folder
 from tests.rig.postgres import UNSYNCED, Cluster
 
 # The read of a batch worker in a table without an index. PostgreSQL uses a disabled plan for it.

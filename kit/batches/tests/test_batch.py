@@ -38,8 +38,7 @@ from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
 from registrations.models import TopicKey
-from tests.delivering import other_session, read_only
-from tests.statements import statements
+from tests.rig.statements import other_session, read_only, statements
 
 pytestmark = pytest.mark.django_db
 in_threads = pytest.mark.django_db(transaction=True)

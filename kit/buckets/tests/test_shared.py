@@ -17,8 +17,7 @@ from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share, own_share
 from kit.buckets.shared import SharedBuckets, forget_full
 from kit.db.statements import fetch
-from tests.delivering import other_session
-from tests.statements import statements
+from tests.rig.statements import other_session, statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = (Limit(30, 10), Limit(600, 3600))

@@ -13,7 +13,7 @@ from embedded.servers.ports import free_port
 from kit.db.statements import array_value, fetch, fetch_each, new_ids, unindexed, write, write_rows
 from registrations.models import TopicKey
 from tests.rig.rows import make_request, make_topic_key
-from tests.statements import round_trips, statements
+from tests.rig.statements import round_trips, statements
 
 pytestmark = pytest.mark.django_db
 AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)

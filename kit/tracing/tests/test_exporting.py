@@ -12,7 +12,7 @@ from kit.processes.tasks import TaskFailed
 from kit.tracing import errors, exporting, sending
 from kit.tracing import spans as tracing
 from kit.tracing.spans import Role, begin_batch, note, step, trace_of
-from tests.collector import attributes, collected
+from tests.rig.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32
 

@@ -31,9 +31,9 @@ from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, Decided, pack, unpack
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
-from tests.delivering import APP, LEASE, make_due, prove, take
+from tests.rig.delivering import APP, LEASE, make_due, prove, take
 from tests.rig.rows import make_notification, make_registration, make_route
-from tests.statements import statements
+from tests.rig.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

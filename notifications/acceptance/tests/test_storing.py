@@ -17,7 +17,7 @@ from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Route
-from tests.delivering import DeliveryProcess, RecordingGateway, fresh
+from tests.rig.delivering import DeliveryProcess, RecordingGateway, fresh
 from tests.rig.rows import make_notification, make_route
 
 pytestmark = pytest.mark.django_db

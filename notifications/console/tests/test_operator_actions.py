@@ -9,7 +9,7 @@ from notifications.console import operator_actions
 from notifications.models import Notification
 from notifications.queues import halts
 from registrations.models import RegistrationEvent, Route
-from tests.delivering import NOW, due_ids, fresh, make_due
+from tests.rig.delivering import NOW, due_ids, fresh, make_due
 from tests.rig.rows import make_notification, make_registration, make_route
 
 pytestmark = pytest.mark.django_db

@@ -17,9 +17,9 @@ from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import unpack
 from registrations.models import Route
-from tests.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
+from tests.rig.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
 from tests.rig.rows import make_registration, make_route
-from tests.statements import statements
+from tests.rig.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"

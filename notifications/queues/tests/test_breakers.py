@@ -10,7 +10,7 @@ import pytest
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Halt, Notification
 from notifications.queues import halts
-from tests.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
+from tests.rig.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
 from tests.rig.rows import make_registration, make_request, make_route
 
 APPLE = ChannelKey(1, APP)

@@ -18,7 +18,7 @@ from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from registrations.models import Route
-from tests.delivering import (
+from tests.rig.delivering import (
     APP,
     LONG_AGO,
     NOW,
@@ -29,14 +29,13 @@ from tests.delivering import (
     fresh,
     make_due,
     make_due_to_app,
-    other_session,
     prove,
     recorded,
     send,
     take,
 )
 from tests.rig.rows import make_halt, make_registration, make_route
-from tests.statements import statements
+from tests.rig.statements import other_session, statements
 
 pytestmark = pytest.mark.django_db
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")

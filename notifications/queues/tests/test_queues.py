@@ -16,7 +16,7 @@ from notifications.queues import claim as claiming
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
 from notifications.queues.concurrency import ConcurrencyLimits
 from registrations.models import Route
-from tests.delivering import (
+from tests.rig.delivering import (
     APP,
     LEASE,
     LONG_AGO,
@@ -28,11 +28,11 @@ from tests.delivering import (
     fresh,
     make_due,
     make_due_to_app,
-    other_session,
     prove,
     take,
 )
 from tests.rig.rows import make_answered_request, make_attempt, make_halt, make_registration, make_route
+from tests.rig.statements import other_session
 
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 PROVEN, UNPROVEN = (QueueKey("gorush", *APPLE, is_proven=is_proven) for is_proven in (True, False))

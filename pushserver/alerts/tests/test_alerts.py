@@ -27,9 +27,9 @@ from pushserver.alerts.watch import Watch
 from pushserver.indicators import asking, incidents, stored
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
-from tests.delivering import other_session, read_only
 from tests.rig.rows import make_staff
 from tests.rig.server import wait_until
+from tests.rig.statements import other_session, read_only
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECRET = "T0-the-secret-of-the-webhook"

@@ -14,8 +14,8 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.wsgi import application
-from tests.budget import examples
 from tests.rig import rows
+from tests.rig.budget import examples
 
 COMMITTED = Path(__file__).parents[3] / "docs/openapi.yaml"
 schema = schemathesis.openapi.from_path(COMMITTED)

@@ -13,7 +13,7 @@ from embedded.servers.postgres import EmbeddedPostgres
 from embedded.supervisor.processes import PROJECT
 from pushserver.config import role
 from pushserver.config.role import Role
-from tests.budget import first_everyday
+from tests.rig.budget import first_everyday
 
 # What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
 # seconds of one say more about the machine: `make bench` (life) has them.

@@ -7,8 +7,8 @@ import pytest
 
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from tests.conversation import put, say, to_server
 from tests.rig import rows
+from tests.rig.conversation import put, say, to_server
 from waku_bridge.canary import traces
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType

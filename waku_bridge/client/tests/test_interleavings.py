@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import TokenType
-from tests.budget import examples
+from tests.rig.budget import examples
 from tests.rig.rows import firebase_token
 from waku_bridge.client import (
     Address,

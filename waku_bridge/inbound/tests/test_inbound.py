@@ -22,8 +22,7 @@ from registrations.messages import TokenType
 from registrations.models import Registration as RegistrationRow
 from registrations.models import Route
 from registrations.rules import Refusal
-from tests.batches import Process
-from tests.conversation import (
+from tests.rig.conversation import (
     CLIENT,
     EPHEMERAL,
     OUTSIDER,
@@ -40,9 +39,9 @@ from tests.conversation import (
     say,
     to_server,
 )
-from tests.delivering import RecordingGateway
+from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import apn_token
-from tests.threads import at_once
+from tests.rig.statements import at_once
 from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import Identity

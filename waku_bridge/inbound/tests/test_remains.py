@@ -12,10 +12,9 @@ from django.utils import timezone
 from notifications import retention
 from notifications.messages import Outcome, ReportError
 from notifications.models import DecidedAtOnce, Notification, NotificationRequest, RefusedRequest, RequestDigest
-from tests.batches import Process
-from tests.conversation import EPHEMERAL, OUTSIDER, push, put, registration, replies_to, request, say
-from tests.delivering import RecordingGateway
 from tests.limits.page import limit
+from tests.rig.conversation import EPHEMERAL, OUTSIDER, push, put, registration, replies_to, request, say
+from tests.rig.delivering import Process, RecordingGateway
 from waku_bridge.inbound.inbound import HASHES_PER_HOUR, ROWS_PER_MINUTE
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply

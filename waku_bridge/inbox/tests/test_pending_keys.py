@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from registrations.models import TopicKey
-from tests.batches import Process
-from tests.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
+from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
+from tests.rig.delivering import Process
 from waku_bridge import tasks
 from waku_bridge.codec import topics
 from waku_bridge.inbox import pending_keys

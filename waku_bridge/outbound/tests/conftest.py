@@ -16,7 +16,7 @@ from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
-from tests.batches import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
+from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge.node import WakuNode
 from waku_bridge.node import client as node_client

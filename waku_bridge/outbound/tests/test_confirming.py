@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from tests.rig.rows import make_reply
-from tests.statements import statements
+from tests.rig.statements import statements
 from waku_bridge import models
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy

@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from kit.batches.batch import Step
 from kit.http.connections import new_client, submit
-from tests.batches import Process, wait_for_wakeup
-from tests.conversation import CLIENT, EPHEMERAL, put, registration
+from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration
+from tests.rig.delivering import Process, wait_for_wakeup
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
-from tests.statements import statements
+from tests.rig.statements import statements
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import OutboundReply

@@ -6,9 +6,9 @@ import pytest
 
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
-from tests.conversation import CLIENT, EPHEMERAL, replies_to
+from tests.rig.conversation import CLIENT, EPHEMERAL, replies_to
 from tests.rig.rows import PUBSUB_TOPIC
-from tests.statements import statements
+from tests.rig.statements import statements
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import decode

@@ -9,7 +9,7 @@ import pytest
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import TopicKey
-from tests.conversation import CLIENT
+from tests.rig.conversation import CLIENT
 from waku_bridge.codec import topics
 from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, keys, listen_to, load_keys
 from waku_bridge.query_topics.keys import THREADS, Keys

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registrations.models import TopicKey
-from tests.budget import examples
+from tests.rig.budget import examples
 from waku_bridge.codec import topics
 from waku_bridge.query_topics import listen_to, stop_listening_to
 from waku_bridge.query_topics.reader import TopicSet

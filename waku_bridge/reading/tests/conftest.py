@@ -18,7 +18,7 @@ from embedded.node.server import create_app
 from kit.batches.batch import CHANNEL
 from kit.http.connections import new_client
 from kit.processes.leader import Term
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.codec.topics import of_number
 from waku_bridge.query_topics import listen_to

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
-from tests.conversation import PUBSUB_TOPIC
+from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash

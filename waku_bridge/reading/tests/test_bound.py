@@ -10,10 +10,9 @@ from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
 from kit.processes.leader import Term
-from tests.conversation import PUBSUB_TOPIC
-from tests.delivering import read_only
-from tests.partitions import index_of
 from tests.rig import rows
+from tests.rig.conversation import PUBSUB_TOPIC
+from tests.rig.statements import index_of, read_only
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED

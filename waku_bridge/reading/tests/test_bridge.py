@@ -19,8 +19,8 @@ from django.utils import timezone
 from kit.health.indicators import State
 from kit.http.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
-from tests.budget import first_everyday
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.budget import first_everyday
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.models import InboundEnvelope, StoreWatermark
 from waku_bridge.node.config_check.saved import NOTICES

@@ -11,8 +11,8 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from tests.conversation import PUBSUB_TOPIC
 from tests.limits.page import limit
+from tests.rig.conversation import PUBSUB_TOPIC
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.dead_letters import (
     MAX_LOOKED_AT_CHARACTERS,

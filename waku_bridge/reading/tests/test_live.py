@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from kit.db.clock import clock
 from kit.processes.leader import Term
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path

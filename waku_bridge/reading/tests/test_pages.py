@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash

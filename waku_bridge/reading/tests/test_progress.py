@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tests.conversation import PUBSUB_TOPIC
+from tests.rig.conversation import PUBSUB_TOPIC
 from waku_bridge.reading.store import progress
 from waku_bridge.reading.store.progress import Reason, StoreProgress
 from waku_bridge.reading.store.windows import Plan, Window

@@ -11,7 +11,7 @@ from django.db import OperationalError
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from tests.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.rows import make_watermark, make_window
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.models import StoreWatermark, StoreWindow

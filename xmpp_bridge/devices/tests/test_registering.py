@@ -11,7 +11,7 @@ from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import RegistrationEvent, Route
 from registrations.routes.addresses import DeviceAddress
-from tests.statements import statements
+from tests.rig.statements import statements
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.names import DATA_FORM
 from xmpp_bridge.identity import client_keys

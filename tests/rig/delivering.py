@@ -1,25 +1,26 @@
-"""Helpers for tests of delivery: a gateway with a configured answer, a delivery process, and notifications that are
-due.
+"""Worker processes in the thread of a test, with delivery alone or with Waku as the bridge, and notifications that are
+due. All is real but the gateway, the nodes and the clock.
 """
 
 import asyncio
 import select
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
-import psycopg
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from kit.batches.batch import Step, Wakeup, Worker
+from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording
 from notifications.delivery.recording import Recorded, end_halts
 from notifications.delivery.steps import Delivery
+from notifications.gateways.interface import Gateway
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
@@ -27,11 +28,17 @@ from notifications.queues.claim import Claim, Done, claim
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from notifications.rules.transitions import DUE
 from tests.rig.rows import make_channel, make_notification, make_registration, make_route
+from waku_bridge.bridge import WakuBridge
+from waku_bridge.node import WakuNode
+from waku_bridge.outbound import Nodes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=120)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 APP = "im.status"
+# Shared by tests that need no wakeup of their own.
+WAKEUP = Wakeup()
+TIMEOUT_SECONDS = 10
 
 
 class RecordingGateway:
@@ -117,24 +124,40 @@ class DeliveryProcess:
                 self.wait()
 
 
-def other_session() -> psycopg.Connection[Any]:
-    """Open another connection to the same database, to hold locks as another process would."""
-    return psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None})
+class Process(DeliveryProcess):
+    """A worker process with Waku as its bridge. Without nodes its replies stay in the outbox."""
+
+    def __init__(
+        self,
+        gateway: Gateway | None = None,
+        *,
+        nodes: Iterable[WakuNode] = (),
+        stores: Iterable[WakuNode] = (),
+        limit: int = 128,
+    ) -> None:
+        super().__init__(gateway or SilentGateway(), limit=limit)
+        self._nodes, self._stores = Nodes(nodes), Nodes(stores)
+        self.open(self._open_bridge)
+
+    def _open_bridge(self, delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
+        return WakuBridge(delivery, wakeup, nodes=self._nodes, stores=self._stores)
+
+    @property
+    def sending(self) -> Sending:
+        """Return the lease and the concurrency limits that acceptance needs."""
+        return Sending(self.delivery.lease, self.delivery.limits)
 
 
-@contextmanager
-def read_only() -> Iterator[None]:
-    """Let new sessions only read, like those of a standby."""
-    with closing(other_session()) as other:
-        other.autocommit = True
-        name = psycopg.sql.Identifier(other.info.dbname)
-        other.execute(psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(name))
-        connection.close()
-        try:
-            yield
-        finally:
-            other.execute(psycopg.sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
-            connection.close()
+def poll_and_process(steps: Sequence[Step]) -> bool:
+    """Process one batch of a worker that has just started, which looks for rows without a wakeup."""
+    return Worker(steps, WAKEUP).process_batch(now=timezone.now())
+
+
+def wait_for_wakeup() -> None:
+    """Wait until the asyncio loop sets the wakeup, for at most 20 ms."""
+    readable, _, _ = select.select([WAKEUP.fileno()], [], [], 0.02)
+    if readable:
+        WAKEUP.clear()
 
 
 def make_due(*, route=None, **fields) -> Notification:

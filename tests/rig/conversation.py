@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
-from tests.batches import Process
+from tests.rig.delivering import Process
 from tests.rig.rows import firebase_token
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.grants import sign_grant
@@ -40,7 +40,7 @@ CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
 )
 NUMBERS = count(1_000_000)
 IDENTITIES = {"client": CLIENT, "stranger": OUTSIDER}  # by their names in the vectors
-VECTORS = json.loads((Path(__file__).parent / "vectors" / "vectors.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text())
 UUID = "11111111-1111-4111-8111-111111111111"
 TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 
