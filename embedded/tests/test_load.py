@@ -1,6 +1,6 @@
 """The parts of the load generator that need no server: targets, moments of requests, and counts of arrivals.
 
-`tests/flows/test_load_generator.py` runs it against a whole server.
+`tests/flows/test_commands.py` runs it against a whole server.
 """
 
 import asyncio

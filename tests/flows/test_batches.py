@@ -84,11 +84,13 @@ def children(fleet: Fleet) -> list[psutil.Process]:
     return list(psutil.Process(fleet.running["batches"].pid).children())
 
 
-def test_batches_go_on_without_a_broker_and_only_a_new_child_waits_for_it(
+def test_batches_go_on_with_an_emptied_broker_and_without_one_and_only_a_new_child_waits_for_it(
     lone: Fleet, lone_network: Network, broker: EmbeddedValkey
 ) -> None:
     prepared = load.prepare(lone_network, REQUESTS)
     parent, (killed, neighbour) = lone.running["batches"], children(lone)
+    with redis.Redis.from_url(broker.url) as client:
+        client.flushall()
     lone.kill("valkey")
     lone_network.publish(*prepared.messages)
     load.check_each_once(lone_network, prepared)

@@ -1,21 +1,26 @@
-"""Command `manage.py canary` against a whole server: its output when all is well, and when one part is missing."""
+"""Commands `manage.py canary` and `manage.py xmpp_canary` against a whole server: the output when all is well, and when
+one part is missing.
+"""
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from embedded.servers.ports import free_port
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
+from kit.http.connections import submit
 from tests.rig import server as processes
 from tests.rig.budget import first_everyday
 from tests.rig.network import Network, iphone
+from tests.rig.peers import ask
 from tests.rig.rows import firebase_token
-from tests.rig.server import Fleet, services, wait_for_http, wait_until
+from tests.rig.server import Fleet, NewFleet, services, wait_for_http, wait_until
+from xmpp_bridge.tests.talking import SERVICE
+from xmpp_bridge.tests.xmpp_server import SECRET, XmppServer
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
@@ -26,7 +31,6 @@ OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
 NOTED = {"pushserver_trafficminute", "pushserver_incident", "pushserver_serverstart", "notifications_queue"}
 
 Run = Callable[..., tuple[int, str]]
-Fault = Callable[[Fleet, Network], AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -53,31 +57,6 @@ def without(fleet: Fleet, network: Network, part: str) -> Iterator[None]:
         fleet.start({**services(), **specs}[part])
         wait_for_http(f"{urls['node']}/health", f"{urls['gorush']}/healthz")
         network.phone()  # it is answered, so everything works again
-
-
-@contextmanager
-def mute_workers(fleet: Fleet, network: Network) -> Iterator[None]:
-    """Replace the batch workers by some that reach no node while the block runs."""
-    mute = replace(fleet, environment={**fleet.environment, "WAKU_NODES": f"http://127.0.0.1:{free_port()}"})
-    with without(fleet, network, "batches"):
-        mute.start(replace(services()["batches"], name="mute"))
-        try:
-            yield
-        finally:
-            mute.stop("mute")
-
-
-@contextmanager
-def drained(_fleet: Fleet, network: Network) -> Iterator[None]:
-    """Drain delivery while the block runs, as an operator does."""
-    network.rows(
-        "INSERT INTO notifications_halt (kind, gateway, app_topic, since, by, reason)"
-        " VALUES ('drained', '', '', now(), '', '') RETURNING id"
-    )
-    try:
-        yield
-    finally:
-        network.rows("DELETE FROM notifications_halt WHERE kind = 'drained' RETURNING id")
 
 
 def last(network: Network, *columns: str) -> tuple[Any, ...]:
@@ -129,21 +108,19 @@ def test_a_dead_token_of_the_operators_phone_is_reported(network: Network, canar
 
 
 @pytest.mark.parametrize(
-    ("fault", "link", "cause", "words"),
+    ("part", "link", "cause", "words"),
     first_everyday(
         ("bridge", "register_answer", "bridge", "the bridge does not read what a node took"),
         ("node", "register", "node", "no node takes messages"),
         ("batches", "register_answer", "worker", "the workers do not process what the bridge read"),
         ("tasks", "query_answer", "worker", "queue keys: it waits for the key of its topic"),
         ("gorush", "gateway", "gateway", "the gateway does not take the push"),
-        (mute_workers, "register_answer", "reply", "the answer does not come back"),
-        (drained, "gateway", "worker", "an operator stopped delivery"),
     ),
 )
 def test_the_broken_link_is_named(
-    fleet: Fleet, network: Network, canary: Run, fault: str | Fault, link: str, cause: str, words: str
+    fleet: Fleet, network: Network, canary: Run, part: str, link: str, cause: str, words: str
 ) -> None:
-    with without(fleet, network, fault) if isinstance(fault, str) else fault(fleet, network):
+    with without(fleet, network, part):
         code, printed = canary()
     assert code == 1
     assert words in " ".join(printed.split())
@@ -173,3 +150,46 @@ def test_a_killed_run_is_reported_and_cleared_away_by_the_next(fleet: Fleet, net
     assert code == 0, printed
     assert network.rows(registered) == [(0,)]
     assert network.rows("SELECT count(*) FROM waku_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]
+
+
+# XMPP, with an XMPP server in this process ----------------------------------------------------------------------------
+LAST_OF_XMPP = "SELECT state, cause, device, pseudonym FROM xmpp_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+EMPTY = (
+    *("xmpp_bridge_app", "xmpp_bridge_device", "xmpp_bridge_canarystanza", "registrations_route"),
+    *("registrations_registrationevent", "notifications_notificationrequest", "notifications_notification"),
+    "notifications_attempt",
+)
+
+
+@pytest.fixture
+def behind_xmpp(new_fleet: NewFleet) -> Iterator[Fleet]:
+    """The server behind an XMPP server. The canary is served although its domain is not allowed."""
+    xmpp, serving = XmppServer(), AsyncExitStack()
+    xmpp.does_route = True
+    address = submit(serving.enter_async_context(xmpp.serving())).result(20)
+    component = {"JID": SERVICE, "SECRET": SECRET, "HOST": "127.0.0.1", "PORT": str(address.port)}
+    own = {f"XMPP_COMPONENT_{name}": value for name, value in component.items()}
+    own |= {"XMPP_ALLOWED_DOMAINS": "capulet.test", "GORUSH_TIMEOUT_SECONDS": "2", "COLUMNS": "120"}
+    fleet = new_fleet("xmpp_canary", **own)
+    url = fleet.environment["GORUSH_URL"]
+    try:
+        bridge = manage("xmpp", "run_xmpp_bridge", stop_order=StopOrder.FRONT)
+        fleet.start(processes.gorush(processes.port_of(url)), processes.services()["batches"], bridge)
+        wait_until(lambda: xmpp.connections, what="the component is connected")
+        wait_for_http(f"{url}/healthz")
+        yield fleet
+    finally:
+        fleet.stop(*fleet.running)
+        submit(serving.aclose()).result(20)
+
+
+def test_every_link_of_xmpp_is_timed_and_no_row_stays(behind_xmpp: Fleet) -> None:
+    fleet = behind_xmpp
+    for _ in range(2):  # the second run meets the rows of the first one
+        code, printed = fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
+        assert code == 0, printed
+        assert len(re.findall(r"│\s+\d+ │", printed)) == 4
+        assert "so its credentials, Apple and Google were not tested" in " ".join(printed.split())
+        assert fleet.rows(LAST_OF_XMPP) == [("passed", "", None, None)]
+        assert [table for table in EMPTY if fleet.rows(f"SELECT 1 FROM {table}")] == []
+    assert ask(fleet.environment["GORUSH_URL"], "GET", "/dev/pushes").body["pushes"] == []

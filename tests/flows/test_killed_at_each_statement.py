@@ -14,36 +14,30 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection
-from django.utils import timezone
 
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.postgresql.base import DatabaseWrapper
 from kit.db.statements import fetch
 from notifications.messages import Outcome, Result
-from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.rules.transitions import OPEN
-from registrations.models import Registration, RegistrationEvent, Route, TopicKey
+from tests.rig import databases
 from tests.rig.budget import first_everyday
-from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, registration, replies_to, request
+from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, replies_to, request
 from tests.rig.delivering import Process, SilentGateway
-from tests.rig.rows import make_notification, make_registration, make_request
+from tests.rig.rows import make_registration
 from tests.rig.statements import before_each_statement
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.messages import PushResponse, RegistrationResponse
-from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import outbox, return_address
+from waku_bridge.messages import PushResponse
+from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.outbound import outbox
 
 pytestmark = pytest.mark.django_db(transaction=True)
-TABLES = (
-    *(Attempt, Notification, NotificationRequest, RequestDigest, InboundEnvelope, OutboundReply),
-    *(RegistrationEvent, Registration, Route, TopicKey, EnvelopeHash),
-)
 # With fewer places they would not be counted at all.
 FEWEST_PLACES = 15
 WORKERS = """
@@ -96,49 +90,14 @@ def mortal(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Mortal]:
     mortal.end()
 
 
-class Request:
-    """A sender requests a push to a registered phone."""
-
-    def prepare(self) -> None:
-        make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
-        put(request(push(message=b"sealed")))
-
-    def check(self, mortal: Mortal, *, kills: int) -> None:
-        check_push(mortal, kills=kills)
-        check_answer(mortal, EPHEMERAL, PushResponse)
-        assert InboundEnvelope.objects.get().state == "processed"
+def prepare() -> None:
+    """Have a sender request a push to a registered phone."""
+    databases.put_back()
+    make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
+    put(request(push(message=b"sealed")))
 
 
-class Retry:
-    """A push that another worker accepted is due, and so is its answer."""
-
-    def prepare(self) -> None:
-        phone = make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
-        long_ago = timezone.now() - timedelta(seconds=10)
-        request = make_request(at=long_ago, reply_address=return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32"))
-        fields = {"route": phone.route, "route_generation": 1, "state": "retrying", "attempt_count": 1}
-        notification = make_notification(request=request, at=long_ago, **fields)
-        Notification.objects.filter(pk=notification.pk).update(expires_at=timezone.now() + timedelta(days=1))
-
-    def check(self, mortal: Mortal, *, kills: int) -> None:
-        check_push(mortal, kills=kills, attempts_before=1)
-        check_answer(mortal, EPHEMERAL, PushResponse)
-
-
-class Registering:
-    """A phone registers."""
-
-    def prepare(self) -> None:
-        put(registration())
-
-    def check(self, mortal: Mortal, *, kills: int) -> None:  # noqa: ARG002 - the scenarios have one signature
-        check_answer(mortal, CLIENT, RegistrationResponse)
-        assert (Registration.objects.get().state, Route.objects.get().generation) == ("active", 1)
-        assert RegistrationEvent.objects.count() == 1
-        assert InboundEnvelope.objects.get().state == "processed"
-
-
-def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
+def check_push(mortal: Mortal, *, kills: int) -> None:
     """Check that the push was sent at least once, at most once more for each kill, and always with one collapse id."""
     pushes = mortal.sent("push")
     notification = Notification.objects.get()
@@ -151,20 +110,21 @@ def check_push(mortal: Mortal, *, kills: int, attempts_before: int = 0) -> None:
     assert outcomes.pop(("delivered", "")) == 1
     assert outcomes in ({}, {("ambiguous", "worker_lost"): 1})
     assert len(pushes) <= Attempt.objects.count() <= 1 + kills
-    assert notification.attempt_count == attempts_before + Attempt.objects.count()
+    assert notification.attempt_count == Attempt.objects.count()
     assert notification.ambiguous_count == outcomes.total()
 
 
-def check_answer(mortal: Mortal, recipient, kind) -> None:
+def check_answer(mortal: Mortal) -> None:
     """Check that one reply was made. If it was published more than once, then with the same bytes, which the network
     treats as one message.
     """
     reply = OutboundReply.objects.get()
-    [decoded] = replies_to(recipient)
-    assert isinstance(decoded.body, kind)
+    [decoded] = replies_to(EPHEMERAL)
+    assert isinstance(decoded.body, PushResponse)
     assert (reply.state, reply.part) == ("published", 0)
     assert set(mortal.sent("reply")) == {bytes(reply.message_hash).hex()}
     assert not NotificationRequest.objects.exclude(state="answered", reply_address=None).exists()
+    assert InboundEnvelope.objects.get().state == "processed"
 
 
 def hand_over() -> None:
@@ -174,30 +134,26 @@ def hand_over() -> None:
     fetch("UPDATE waku_bridge_outboundreply SET next_attempt_at = now() WHERE state = 'pending'")
 
 
-def is_killed_at(place: int, scenario, mortal: Mortal) -> bool:
+def is_killed_at(place: int, mortal: Mortal) -> bool:
     """Kill a worker at that place, if it reaches it, have another one finish, and check the result. Return whether the
     worker was killed.
     """
-    for model in TABLES:
-        model.objects.all().delete()
     mortal.forget()
-    scenario.prepare()
+    prepare()
     end = mortal.live(place)
     assert end in {0, -signal.SIGKILL}
     if end:
         hand_over()
         assert mortal.live() == 0
-    scenario.check(mortal, kills=1 if end else 0)
+    check_push(mortal, kills=1 if end else 0)
+    check_answer(mortal)
     return end != 0
 
 
-@pytest.mark.parametrize(
-    ("scenario", "step"),
-    first_everyday((Request(), 3), (Request(), 1), (Retry(), 1), (Registering(), 1)),
-    ids=["each third of a request", "request", "retry", "registering"],
-)
-def test_a_worker_may_be_killed_at_any_place(scenario, step: int, mortal: Mortal) -> None:
-    place = next(place for place in itertools.count(1, step) if not is_killed_at(place, scenario, mortal))
+@pytest.mark.parametrize("step", first_everyday(3, 1))
+def test_a_worker_may_be_killed_at_any_place(step: int, mortal: Mortal) -> None:
+    """Of a request on its whole way. The simulation kills workers also while phones register and pushes are retried."""
+    place = next(place for place in itertools.count(1, step) if not is_killed_at(place, mortal))
     assert place > FEWEST_PLACES
 
 
@@ -205,29 +161,24 @@ def test_a_worker_may_be_killed_at_any_place(scenario, step: int, mortal: Mortal
 
 
 class Fate:
-    """Counter of places that kills its process at one of them."""
+    """Counter of places that kills its process at one of them. It records pushes and publications in a file, which
+    survives the process.
+    """
 
-    def __init__(self, strike_at: int) -> None:
+    def __init__(self, strike_at: int, record: str) -> None:
         self._strike_at = strike_at
         self._places = itertools.count(1)
+        self._file = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.is_armed = True
 
     def pass_by(self, _statement: str = "") -> None:
         if self.is_armed and next(self._places) == self._strike_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-
-class Recorder:
-    """Recorder of pushes and publications, in a file that survives the process."""
-
-    def __init__(self, path: str, fate: Fate) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._fate = fate
-
     def note(self, kind: str, name: str) -> None:
-        self._fate.pass_by()
+        self.pass_by()
         os.write(self._file, f"{kind} {name}\n".encode())
-        self._fate.pass_by()
+        self.pass_by()
 
 
 @contextmanager
@@ -248,23 +199,22 @@ def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
 def live_until(strike_at: int, record: str) -> None:
     """Process batches until all work is done."""
     outbox.NOTED_WITHIN_SECONDS = NOTED_WITHIN_SECONDS
-    fate = Fate(strike_at)
-    process = _process(Recorder(record, fate))
+    process = _process(fate := Fate(strike_at, record))
     with before_each_statement(fate.pass_by), around_each_commit(fate.pass_by):
         process.process_until(lambda: _is_done(fate), seconds=DEADLINE_SECONDS)
 
 
-def _process(recorder: Recorder) -> Process:
+def _process(fate: Fate) -> Process:
     class Gateway(SilentGateway):
         async def send(self, push: Any) -> Result:
-            recorder.note("push", push.collapse_id)
+            fate.note("push", push.collapse_id)
             return Result(Outcome.DELIVERED)
 
     class Node:
         url = name = "http://node.test"
 
         async def publish(self, pubsub_topic: str, message: Any) -> None:
-            recorder.note("reply", message_hash(pubsub_topic, message).hex())
+            fate.note("reply", message_hash(pubsub_topic, message).hex())
 
     return Process(Gateway(), nodes=[Node()])
 

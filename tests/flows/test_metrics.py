@@ -5,7 +5,6 @@ that were killed.
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from signal import SIGKILL
 
 import httpx
@@ -17,7 +16,7 @@ from embedded.servers.ports import free_port
 from embedded.stack.plan import web
 from pushserver.metrics.catalogue import entries, sources
 from tests.rig.network import Network, iphone, new_sender
-from tests.rig.server import Fleet, services, wait_for_http, wait_until
+from tests.rig.server import Fleet, wait_for_http, wait_until
 
 TOKEN = "a-token-of-the-flow-tests-0123456789"
 Output = dict[tuple[str, ...], float]
@@ -106,22 +105,3 @@ def _assert_known(page: str) -> None:
 
 def _children(fleet: Fleet, worker: str) -> list[int]:
     return [child.pid for child in psutil.Process(fleet.running[worker].pid).children()]
-
-
-def test_a_process_with_a_folder_of_its_own_serves_metrics_on_a_port_of_its_own(
-    fleet: Fleet, network: Network, tmp_path: Path
-) -> None:
-    port = free_port()
-    contained = replace(
-        fleet, environment={**fleet.environment, "METRICS_PORT": str(port), "METRICS_DIR": str(tmp_path)}
-    )
-    spec = services()["batches"]
-    contained.start(replace(spec, name="contained", command=[*spec.command, "--hostname=contained@%h"]))
-    url = f"http://127.0.0.1:{port}/metrics"
-    try:
-        wait_for_http(url)
-        text = httpx.get(url, trust_env=False).text
-    finally:
-        contained.stop("contained")
-    assert ("pushserver_replies_confirmed_total",) in _reported(text)
-    assert "pushserver_database_up" not in text

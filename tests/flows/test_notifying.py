@@ -4,22 +4,20 @@ import os
 import re
 import time
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
-from notifications.messages import NotificationType, Report, ReportError
+from notifications.messages import Report, ReportError
+from tests.rig.conversation import to_server
 from tests.rig.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
-from tests.rig.server import wait_until
-from waku_bridge.client import Content, NoAnswer, Preferences, RegisteringClient
-from waku_bridge.codec.keys import author_hash, chat_hash
+from tests.rig.server import Fleet
+from waku_bridge.client import NoAnswer, RegisteringClient
+from waku_bridge.codec.keys import author_hash
+from waku_bridge.codec.limits import MAX_BODY_BYTES
 from waku_bridge.messages import MessageType
 
-CHAT, OTHER_CHAT = chat_hash("a group"), chat_hash("another group")
 CIPHERTEXT = b"what only the phone can read"
-OPEN_REPLIES = "SELECT count(*) FROM waku_bridge_outboundreply WHERE state IN ('pending', 'published')"
-STATES_OF_REPLIES = """
-    SELECT DISTINCT message_type, state, payload IS NULL FROM waku_bridge_outboundreply WHERE created_at >= %s
-"""
 
 
 @pytest.mark.requirement("SN2")
@@ -79,15 +77,6 @@ def test_a_wrong_access_token_and_an_unregistered_phone_are_reported_and_not_not
     assert network.pushes_to(address) == []
 
 
-def test_a_muted_chat_gets_no_push_and_its_sender_gets_success(network: Network) -> None:
-    address, sender = android(), new_sender()
-    phone = network.phone(address, Preferences(muted_chats=(CHAT,)))
-    for chat, pushes in ((CHAT, 0), (OTHER_CHAT, 1)):
-        content = Content(NotificationType.MESSAGE, chat_id=chat, author=author_hash(new_identity().pub33))
-        assert network.notify(sender, network.query(sender, phone), content) == (_success(phone),)
-        assert len(network.pushes_to(address)) == pushes
-
-
 def test_a_repeated_request_is_answered_as_before_and_delivered_once(network: Network) -> None:
     address, sender, message_id, since_ns = android(), new_sender(), os.urandom(32), time.time_ns()
     phone = network.phone(address)
@@ -122,16 +111,35 @@ def test_a_gateway_that_is_busy_for_a_moment_delays_the_push_but_not_the_reply(n
     assert refused["collapse_id"] == accepted["collapse_id"]
 
 
-def test_replies_are_confirmed_by_the_store_and_then_forgotten(network: Network) -> None:
-    [(started_at,)] = network.rows("SELECT clock_timestamp()")
-    sender = new_sender()
-    network.notify(sender, network.query(sender, network.phone()))
-    wait_until(lambda: network.rows(OPEN_REPLIES) == [(0,)], what="all replies are confirmed or given up")
-    assert set(network.rows(STATES_OF_REPLIES, started_at)) == {
-        (MessageType.REGISTRATION_RESPONSE, "confirmed", True),
-        (MessageType.QUERY_RESPONSE, "unconfirmed", True),  # no store is asked for it
-        (MessageType.RESPONSE, "confirmed", True),
+# Broken and foreign envelopes -----------------------------------------------------------------------------------------
+CHAT_MESSAGE = 1  # a message type of Status that has nothing to do with push notifications
+
+
+@pytest.mark.requirement("SR10")
+def test_bad_envelopes_between_good_ones_are_dropped_with_their_reasons(fleet: Fleet, network: Network) -> None:
+    address, sender, since_ns = android(), new_sender(), time.time_ns()
+    logged = {name: len(text) for name, text in fleet.logs().items()}  # without the lines of tests that kill workers
+    destinations = network.query(sender, network.phone(address))
+    ids = [os.urandom(32) for _ in range(5)]
+    good = [
+        sender.request(destinations, sender.one_to_one(), message_id, timestamp_ns=time.time_ns()).message
+        for message_id in ids
+    ]
+    bad = {
+        "not_decryptable": replace(good[0], payload=os.urandom(len(good[0].payload)), timestamp_ns=time.time_ns()),
+        "too_large": to_server(os.urandom(MAX_BODY_BYTES + 1), MessageType.REQUEST, new_identity()),
+        "unknown_type": to_server(b"hello", CHAT_MESSAGE, new_identity()),
+        "malformed_body": to_server(b"\xff" * 40, MessageType.REQUEST, new_identity()),
+        "body_not_decryptable": to_server(b"\x01" * 99, MessageType.REGISTRATION, new_identity()),
     }
+    hashes = network.publish(*chain(*zip(good, bad.values(), strict=True)))
+    ended = sorted(network.how_it_ended(envelope_hash) for envelope_hash in hashes)
+    assert ended == sorted([("dropped", reason) for reason in bad] + [("processed", "")] * len(good))
+    assert len(network.pushes_to(address)) == len(good)
+    network.wait_until_answered()
+    assert {reply.message_id for reply in network.replies(sender, since_ns=since_ns)} == set(ids)
+    new = {name: text[logged.get(name, 0) :] for name, text in fleet.logs().items()}
+    assert [text for text in new.values() if "Traceback" in text] == []
 
 
 def _success(phone: RegisteringClient) -> Report:

@@ -35,7 +35,7 @@ from tests.rig.budget import first_everyday
 from tests.rig.collector import Collector, attributes, collector
 from tests.rig.databases import connected_to
 from tests.rig.network import Network, android, iphone, network_of, new_identity, new_sender
-from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, wait_for_http, wait_until
+from tests.rig.server import OF_FLOWS, Fleet, NewFleet, log_in, served, wait_for_http, wait_until
 from waku_bridge.client import Destination, Preferences
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import canary_identity, server_identity
@@ -282,12 +282,8 @@ def read_pages(web: str, pages_now: Callable[[], list[Page]], traces: Traces) ->
     """
     pages = pages_now()
     with httpx.Client(base_url=web, trust_env=False, timeout=60) as browser:
-        login = browser.get("/admin/login/").text
-        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', login))
-        sent = {"username": "ann", "password": PASSWORD, "csrfmiddlewaretoken": token, "next": "/admin/"}
-        assert browser.post("/admin/login/", data=sent).status_code == 302
+        sent = log_in(browser, "ann", PASSWORD)
         for key in [chat_key(phone.identity.pub33) for phone in traces.phones]:
-            sent["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
             searches = [browser.post("/admin/find/", data=sent | {"q": text}) for text in (key, key[:-1])]
             assert [answer.status_code for answer in searches] == [302, 302]
             pages = [*pages, *(Page("search", answer.headers["Location"]) for answer in searches)]

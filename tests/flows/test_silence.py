@@ -98,9 +98,18 @@ def gateway_of(process: Process) -> Gate:
     return process.gateway
 
 
+@pytest.mark.parametrize("were_quick", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_push_without_an_attempt_is_answered_when_one_with_an_attempt_would_be(kind: Kind, process: Process) -> None:
-    control, suspect = anybody(), anybody()
+def test_a_push_without_an_attempt_is_answered_when_one_with_an_attempt_would_be(
+    kind: Kind, were_quick: bool, process: Process
+) -> None:
+    """Also where earlier attempts were quick, and the queue hangs now."""
+    if were_quick:
+        gateway_of(process).is_open.set()
+        say(wanted(anybody(), OUTSIDER), process=process)
+        process.process_backlog()
+        gateway_of(process).is_open.clear()
+    control, suspect, before = anybody(), anybody(), len(gateway_of(process).pushes)
     say(wanted(control, OUTSIDER), process=process)
     say(kind(suspect), process=process)
     work(process)
@@ -108,7 +117,7 @@ def test_a_push_without_an_attempt_is_answered_when_one_with_an_attempt_would_be
     gateway_of(process).is_open.set()
     process.process_until(lambda: answers(suspect))
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
-    assert len(gateway_of(process).pushes) == 1
+    assert len(gateway_of(process).pushes) == before + 1
 
 
 def limits(tokens: int) -> BucketLimits:
@@ -134,21 +143,6 @@ def test_a_push_beyond_the_limit_of_its_address_is_answered_as_one_within(
     gateway_of(process).is_open.set()
     fresh.process_until(lambda: answers(suspect))
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
-
-
-def test_while_a_queue_hangs_nothing_is_answered_sooner(process: Process) -> None:
-    """Earlier attempts were quick."""
-    gateway_of(process).is_open.set()
-    say(wanted(anybody(), OUTSIDER), process=process)
-    process.process_backlog()
-    gateway_of(process).is_open.clear()
-    control, suspect = anybody(), anybody()
-    say(wanted(control, OUTSIDER), process=process)
-    say(blocked(suspect), process=process)
-    work(process)
-    assert (answers(control), answers(suspect)) == ([], [])
-    gateway_of(process).is_open.set()
-    process.process_until(lambda: answers(suspect))
 
 
 @pytest.mark.parametrize("obstacle", ["halted", "without capacity"])

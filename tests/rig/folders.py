@@ -27,10 +27,10 @@ def small_disk(folder: Path, require_or_skip: Callable[[bool, str], None], *, mi
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
-def fill(disk: Path) -> Path:
-    """Fill a disk to the last byte, and return the file that fills it."""
-    ballast = disk / "ballast"
+def fill(disk: Path, *, left_mib: int = 0) -> Path:
+    """Fill a disk, by default to the last byte, and return the file that fills it."""
+    ballast = disk / f"ballast-{left_mib}"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(2**16)):
-            pass
+        while shutil.disk_usage(disk).free > left_mib * 2**20:
+            file.write(bytes(2**16))
     return ballast

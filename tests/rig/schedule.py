@@ -11,29 +11,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Flow tests that share a whole server. There are two, so that two processes of a run work through them.
 SERVERS = {
-    "first server": ("canary", "demo", "metrics"),
-    "second server": (
-        *("client_command", "clients", "hostile_envelopes", "load_generator"),
-        *("notifying", "registering", "troubled_workers"),
-    ),
+    "first server": ("batches", "canary", "metrics"),
+    "second server": ("clients", "commands", "notifying"),
 }
 # Files by the slow resource that they share: a whole server, a Spark session, development servers.
 TOGETHER = {
     **{f"tests/flows/test_{name}.py": server for server, names in SERVERS.items() for name in names},
-    "spark_reports/tests/test_reconciliation.py": "spark session",
-    "spark_reports/tests/test_statistics.py": "spark session",
-    "spark_reports/tests/test_survival.py": "spark session",
-    "spark_reports/tests/test_transforms.py": "spark session",
+    **{
+        f"spark_reports/tests/test_{name}.py": "spark session"
+        for name in ("reconciliation", "statistics", "survival", "transforms")
+    },
     "tests/interop/": "tests/interop/",
 }
 # Tests that start the browser.
-BROWSER = (
-    "tests/console/test_look.py",
-    "tests/console/test_journeys.py",
-    "tests/console/test_refresh.py",
-    "tests/console/test_reports.py",
-    "tests/console/test_pictures.py",
-)
+BROWSER = tuple(f"tests/console/test_{name}.py" for name in ("look", "journeys", "refresh", "pictures"))
 # Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
 WAITING = ("kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (

@@ -184,6 +184,14 @@ def _answers(url: str) -> bool:
     return False
 
 
+def log_in(browser: httpx.Client, name: str, password: str) -> dict[str, str]:
+    """Log in to the console, and return what a form must send back."""
+    [token] = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', browser.get("/admin/login/").text))
+    sent = {"username": name, "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
+    assert browser.post("/admin/login/", data=sent).status_code == HTTPStatus.FOUND
+    return {"csrfmiddlewaretoken": browser.cookies["csrftoken"]}
+
+
 class Up:
     """`manage.py up` of the code in ``folder``, or another ``command`` there, with its output. Only ``environment``
     configures it. ``options`` are those of subprocess.

@@ -23,6 +23,13 @@ UNANSWERED = {"push": Push(has_attempt=True)}
         (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "no worker tries"),
         (
             Link.REQUEST_ANSWER,
+            {**DECIDED, "push": Push(is_drained=True)},
+            Link.GATEWAY,
+            Cause.WORKER,
+            "an operator stopped",
+        ),
+        (
+            Link.REQUEST_ANSWER,
             {**DECIDED, **UNANSWERED},
             Link.GATEWAY,
             Cause.GATEWAY,
