@@ -114,10 +114,3 @@ def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     assert [push.message for push in post.gateway.pushes] == [b"sealed"]
     row = NotificationRequest.objects.get()
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
-
-
-def test_answers_of_other_bridges_do_not_come_here() -> None:
-    post = Post()
-    [outlet] = post.bridge.outlet()
-    others = Answer("somewhere-else", b"", b"", b"", ())
-    assert outlet.work(Batch(1, timezone.now(), [others])).decided == []

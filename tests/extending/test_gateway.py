@@ -110,10 +110,6 @@ def test_the_same_address_at_another_gateway_is_another_one() -> None:
     assert [event.kind for event in RegistrationEvent.objects.order_by("pk")] == ["registered", "token_changed"]
 
 
-def test_registrations_of_phones_go_to_an_existing_gateway(settings: LazySettings) -> None:
-    assert settings.STATUS_GATEWAY in registry.names()
-
-
 @pytest.mark.django_db
 @pytest.mark.usefixtures("gateway")
 def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> None:

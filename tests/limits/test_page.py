@@ -1,13 +1,9 @@
 """Each number of docs/limits.md has a test, and each test its number."""
 
-from fractions import Fraction
-
-import pytest
-
 from pushserver.api.tests import test_api
 from pushserver.tests import test_console_retention
 from tests.limits import test_kept, test_waku, test_xmpp
-from tests.limits.page import NUMBERS, PAGE, ROWS, numbers
+from tests.limits.page import NUMBERS, PAGE, ROWS
 from waku_bridge.inbound.tests import test_remains
 from waku_bridge.reading.tests import test_dead_letters
 
@@ -27,16 +23,3 @@ def test_each_number_of_the_page_is_met_by_a_test() -> None:
 
 def test_each_test_has_its_numbers_on_the_page() -> None:
     assert [row.words for row in ROWS if len(row.found) != row.words.count("{")] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ("at most 200 000 of 5", [200_000, 5]),
-        ("ten at once, three fifths, a quarter", [10, Fraction(3, 5), Fraction(1, 4)]),
-        ("else `INTERNAL_ERROR`; not with `CHECK_DEVICE_TOKENS=0`", ["CHECK_DEVICE_TOKENS"]),
-        ("once a day; one for all", []),
-    ],
-)
-def test_numbers_are_found_in_digits_and_words_and_settings_by_their_names(words: str, values: list[object]) -> None:
-    assert list(numbers(words).values()) == values

@@ -676,31 +676,25 @@ def phones(number: int) -> list[Identity]:
     return users
 
 
-@limit("sender key (every success), server: {setting}, …; likewise")
-def test_a_sender_wakes_as_many_phones_as_an_operator_sets(
-    setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
+@limit("sender key (every success), server: {of_sender}, {of_all}; likewise")
+def test_a_sender_and_all_senders_wake_as_many_phones_as_an_operator_sets(
+    of_sender: str, of_all: str, settings: LazySettings, server: Server, gateway: RecordingGateway
 ) -> None:
-    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
-    users = phones(11)
-    sent = [request(push(user, installation_id=numbered(0), message=b"m"), message_id=user.pub33) for user in users]
-    assert pushed_with_content(server, gateway, sent) == 10
-    assert waiting(is_wake_up=True) == 1
-    another = push(users[-1], installation_id=numbered(0), message=b"m")
-    assert pushed_with_content(server, gateway, [request(another, message_id=b"m", signer=anybody())]) == 1
+    """A phone more gets a wake-up. Of another sender it gets more, unless the limit is that of all."""
 
+    def about(user: Identity, signer: Identity) -> WakuMessage:
+        wanted = push(user, installation_id=numbered(0), message=b"m")
+        return request(wanted, message_id=next(NUMBERS).to_bytes(32), signer=signer)
 
-@limit("sender key (every success), server: …, {setting}; likewise")
-def test_all_senders_wake_as_many_phones_as_an_operator_sets(
-    setting: str, settings: LazySettings, server: Server, gateway: RecordingGateway
-) -> None:
-    setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
-    users = phones(11)
-    sent = [
-        request(push(user, installation_id=numbered(0), message=b"m"), message_id=user.pub33, signer=anybody())
-        for user in users
-    ]
-    assert pushed_with_content(server, gateway, sent) == 10
-    assert waiting(is_wake_up=True) == 1
+    unlimited = getattr(settings, of_sender)
+    for setting, new_signer, others in ((of_sender, lambda: EPHEMERAL, 1), (of_all, anybody, 0)):
+        setattr(settings, of_sender, unlimited)
+        setattr(settings, setting, (Limit(10, 10), Limit(100, 3600)))
+        users, woken = phones(11), waiting(is_wake_up=True)
+        assert pushed_with_content(server, gateway, [about(user, new_signer()) for user in users]) == 10
+        assert waiting(is_wake_up=True) == woken + 1
+        assert pushed_with_content(server, gateway, [about(users[-1], anybody())]) == others
+        server.time.passes(hours=2)
 
 
 @limit("failures of a push to an address without a delivery: {most}, then `undeliverable`")
