@@ -2,22 +2,24 @@
 
 import asyncio
 import os
-import ssl
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
-from typing import NamedTuple
+from signal import SIGTERM
 
 import pytest
 
-from embedded.servers.valkey import EmbeddedValkey
+from embedded.servers.parts import takes
+from embedded.servers.ports import free_port
+from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
 from tests.rig.peers import serve_gorush
 from tests.rig.providers.certificates import serve_as
+from tests.rig.server import wait_until
 
+PASSWORD = "0f-this-test"
 # Each client of the server is asked once, and prints whether it takes the certificate.
 CLIENTS = """
 import django; django.setup()
@@ -51,63 +53,29 @@ NAMES = ("celery", "cache", "probe", "metrics", "gorush", "node")
 UNVERIFIED = "said Redis has no valid certificate for the host of REDIS_URL"
 
 
-class Servers(NamedTuple):
-    """Ports of a Valkey and of an HTTP server with certificates for `localhost`, by an authority that nobody trusts."""
-
-    authority: Path
-    redis_port: int
-    http_port: int
-    password: str
-
-
 @pytest.fixture(scope="module")
-def servers(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    folder = tmp_path_factory.mktemp("tls")
-    context = serve_as(["localhost"], folder)
-    with serve_gorush() as web, tls_in_front_of(valkey.port, context) as redis_port:
-        web.socket = context.wrap_socket(web.socket, server_side=True)
-        yield Servers(folder / "ca.pem", redis_port, web.server_port, valkey.password)
+def servers(
+    guard: Guard, require_or_skip: Callable[[bool, str], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, int, int]]:
+    """Start Debian's Redis, as the bundled Valkey speaks no TLS, and an HTTP server, with certificates for `localhost`.
 
-
-@contextmanager
-def tls_in_front_of(port: int, context: ssl.SSLContext) -> Iterator[int]:
-    """Yield the port of a server that ends TLS and passes everything on, as the bundled Valkey speaks none itself."""
-
-    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await source.read(65536):
-                sink.write(data)
-        sink.close()
-
-    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pass_on(reader, server_writer), pass_on(server_reader, writer))
-
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # handshakes that clients break off
-    server = loop.run_until_complete(asyncio.start_server(accepted, "127.0.0.1", 0, ssl=context))
-    thread = Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    yield server.sockets[0].getsockname()[1]
-    loop.call_soon_threadsafe(server.close)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.run_until_complete(asyncio.sleep(0.05))
-    loop.close()
-
-
-def asked(servers: Servers, host: str, options: str = "", **environment: str) -> list[str]:
-    """Return what a process with these settings prints."""
-    web = f"https://{host}:{servers.http_port}"
-    url = f"rediss://:{servers.password}@{host}:{servers.redis_port}/0{options}"
-    settings = {"REDIS_URL": url, "GORUSH_URL": web, "WAKU_NODES": web, **environment}
-    command = [sys.executable, "-W", "ignore", "-c", CLIENTS]
-    ended = subprocess.run(
-        command, cwd=PROJECT, env=os.environ | settings, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert servers.password not in ended.stdout + ended.stderr
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
+    Yield the authority, which nobody trusts, and their ports.
+    """
+    program = shutil.which("redis-server") or ""
+    require_or_skip(bool(program), "there is no Redis: `make test` as root installs it")
+    context, port = serve_as(["localhost"], folder := tmp_path_factory.mktemp("tls")), free_port()
+    options = ["--bind", "127.0.0.1", "--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no"]
+    options += ["--tls-cert-file", "leaf.pem", "--tls-key-file", "leaf.pem", "--tls-ca-cert-file", "ca.pem"]
+    command = [program, *options, "--requirepass", PASSWORD, "--appendonly", "yes"]
+    with serve_gorush() as web, subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as redis:
+        guard.watch(redis.pid, SIGTERM)
+        try:
+            wait_until(lambda: asyncio.run(takes(f"tcp://127.0.0.1:{port}")), what="Redis listens")
+            web.socket = context.wrap_socket(web.socket, server_side=True)
+            yield folder / "ca.pem", port, web.server_port
+        finally:
+            redis.terminate()
+            guard.forget(redis.pid)
 
 
 NONE_TAKES_IT = [*(f"{name} False" for name in NAMES), UNVERIFIED]
@@ -123,8 +91,17 @@ NONE_TAKES_IT = [*(f"{name} False" for name in NAMES), UNVERIFIED]
     ],
 )
 def test_every_client_verifies_certificate_and_name_and_knows_the_authority_of_the_operator(
-    servers: Servers, host: str, trusts: str, answers: list[str]
+    servers: tuple[Path, int, int], host: str, trusts: str, answers: list[str]
 ) -> None:
-    options = f"?ssl_ca_certs={servers.authority}" if trusts == "it for Redis" else ""
-    environment = {"SSL_CERT_FILE": str(servers.authority)} if trusts == "the authority" else {}
-    assert asked(servers, host, options, **environment)[: len(answers)] == answers
+    authority, redis_port, http_port = servers
+    options = f"?ssl_ca_certs={authority}" if trusts == "it for Redis" else ""
+    given = {"SSL_CERT_FILE": str(authority)} if trusts == "the authority" else {}
+    given |= dict.fromkeys(("GORUSH_URL", "WAKU_NODES"), f"https://{host}:{http_port}")
+    given["REDIS_URL"] = f"rediss://:{PASSWORD}@{host}:{redis_port}/0{options}"
+    command = [sys.executable, "-W", "ignore", "-c", CLIENTS]
+    ended = subprocess.run(
+        command, cwd=PROJECT, env=os.environ | given, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert PASSWORD not in ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[: len(answers)] == answers

@@ -192,6 +192,12 @@ def log_in(browser: httpx.Client, name: str, password: str) -> dict[str, str]:
     return {"csrfmiddlewaretoken": browser.cookies["csrftoken"]}
 
 
+def manage_py(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a management command to its end, with this environment and ``environment``."""
+    command, given = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments], os.environ | environment
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=60)
+
+
 class Up:
     """`manage.py up` of the code in ``folder``, or another ``command`` there, with its output. Only ``environment``
     configures it. ``options`` are those of subprocess.

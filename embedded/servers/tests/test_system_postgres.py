@@ -26,31 +26,12 @@ from embedded.supervisor.processes import PROJECT
 from kit.db.postgresql import versions
 from kit.db.postgresql.sessions import EVERY_SESSION
 from kit.db.reasons import POOLED
-from kit.errors import StartError
 from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
-from pushserver.start import fitting
 from tests.rig.folders import open_folder
 from tests.rig.postgres import UNSYNCED, Cluster
-
-# The read of a batch worker in a table without an index. PostgreSQL uses a disabled plan for it.
-LOOK = """
-import django; django.setup()
-from django.db import connection
-from django.utils import timezone
-from kit.db.statements import fetch
-from kit.batches.batch import Wakeup, Worker
-worker = Worker([], Wakeup()); worker.process_batch(now=timezone.now())
-fetch("CREATE TEMPORARY TABLE small AS SELECT 1 AS number")
-print("\\n".join(line for (line,) in fetch("EXPLAIN (ANALYZE) SELECT count(*) FROM small")))
-"""
-FEW_LOCKS = "import django; django.setup(); from pushserver.start import fitting; print(*fitting.few_locks())"
-DISABLED = (
-    "SET enable_seqscan = off",
-    "CREATE TEMPORARY TABLE small AS SELECT 1 AS number",
-    "EXPLAIN (ANALYZE) SELECT count(*) FROM small",
-)
+from tests.rig.server import manage_py
 
 
 @pytest.fixture(scope="module")
@@ -73,39 +54,6 @@ def role(system: EmbeddedPostgres) -> Iterator[str]:
         admin.execute(f"CREATE ROLE {name} LOGIN SUPERUSER")
         yield name
         admin.execute(f"DROP ROLE {name}")
-
-
-def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=PROJECT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-# Plans ----------------------------------------------------------------------------------------------------------------
-
-
-def test_no_query_of_a_batch_worker_is_compiled(system: EmbeddedPostgres) -> None:
-    """Without our settings it would be: this server compiles queries with a disabled plan."""
-    with psycopg.connect(system.url("postgres"), autocommit=True) as outsider:
-        *_, plan = [outsider.execute(each.encode()) for each in DISABLED]
-        assert "JIT:" in {line for (line,) in plan}
-    done = run("-c", LOOK, DATABASE_URL=system.url("postgres"))
-    assert "Seq Scan on small" in done.stdout, done.stderr
-    assert "JIT:" not in done.stdout
-
-
-@pytest.mark.parametrize(("days", "is_reported"), [(30, False), (120, True)])
-def test_more_days_than_there_are_locks_for_are_reported(
-    system: EmbeddedPostgres, days: int, is_reported: bool
-) -> None:
-    done = run("-c", FEW_LOCKS, DATABASE_URL=system.url("postgres"), NOTIFICATION_RETENTION_DAYS=str(days))
-    assert ("room for 6400 locks, which 120 days" in done.stdout) is is_reported, done.stderr
 
 
 # Poolers --------------------------------------------------------------------------------------------------------------
@@ -160,7 +108,7 @@ def test_a_pooler_that_drops_our_settings_is_named_with_the_remedy(
     system: EmbeddedPostgres, pooled: Pooled, role: str
 ) -> None:
     with pooled(role) as url:
-        first = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+        first = manage_py("check", "--database=default", DATABASE_URL=url)
         assert "(pushserver.odd_session) A pooler keeps jit = off of our sessions" in first.stderr
         remedies = re.findall("ALTER ROLE .*;", first.stderr)
         assert remedies == [f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in EVERY_SESSION.items()]
@@ -168,69 +116,53 @@ def test_a_pooler_that_drops_our_settings_is_named_with_the_remedy(
             for remedy in remedies:
                 admin.execute(remedy.encode())
     with pooled(role) as url:
-        second = run("manage.py", "check", "--database=default", DATABASE_URL=url)
+        second = manage_py("check", "--database=default", DATABASE_URL=url)
     assert "no issues" in second.stdout, second.stderr
 
 
-def test_a_pooler_that_refuses_our_settings_is_named_in_one_line(pooled: Pooled) -> None:
-    with pooled(ignored="") as url:
-        done = run("manage.py", "check", "--database=default", DATABASE_URL=url)
-    assert done.stderr.splitlines() == [f"manage.py: {POOLED}"]
-
-
-def test_a_pooler_that_exchanges_sessions_is_named_before_anything_is_prepared(pooled: Pooled) -> None:
-    with pooled(mode="transaction") as url:
-        done = run("manage.py", "migrate", "--check", DATABASE_URL=url)
-    found = [line.partition(") ")[2] for line in done.stderr.splitlines() if "unusable_database" in line]
-    assert found == [f"There is {leader.POOLED}."]
+@pytest.mark.parametrize(
+    ("options", "command", "line"),
+    [
+        ({"ignored": ""}, ("check", "--database=default"), f"manage.py: {POOLED}"),
+        (
+            {"mode": "transaction"},
+            ("migrate", "--check"),
+            f"?: (pushserver.unusable_database) There is {leader.POOLED}.",
+        ),
+    ],
+    ids=["that refuses our settings", "that exchanges sessions"],
+)
+def test_a_pooler_is_named_in_one_line_before_anything_is_prepared(
+    pooled: Pooled, options: dict[str, str], command: tuple[str, ...], line: str
+) -> None:
+    with pooled(**options) as url:
+        done = manage_py(*command, DATABASE_URL=url)
+    assert line in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
 
 
 # Databases ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def made(system: EmbeddedPostgres) -> Iterator[Callable[[str], str]]:
-    """Return ``made(sql)``, which makes a database and an account of the same name, and returns its URL."""
-    name = f"made_{uuid4().hex[:8]}"
-    with psycopg.connect(system.url("postgres"), autocommit=True) as admin:
-
-        def make(sql: str) -> str:
-            for statement in (f"CREATE ROLE {name} LOGIN", sql.format(name=name)):
-                admin.execute(statement.encode())
-            return system.url(name).replace("postgres@", f"{name}@")
-
-        yield make
-        admin.execute(f"DROP DATABASE {name}".encode())
-        admin.execute(f"DROP ROLE {name}".encode())
-
-
 @pytest.mark.parametrize(
-    ("sql", "words"),
+    ("options", "words"),
     [
-        (
-            "CREATE DATABASE {name}",
-            "may not make tables in the schema public, and each day needs new ones: GRANT CREATE",
-        ),
-        (
-            "CREATE DATABASE {name} OWNER {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",
-            "has the encoding LATIN1",
-        ),
+        ("", "may not make tables in the schema public, and each day needs new ones: GRANT CREATE"),
+        ("OWNER {name} ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'", "has the encoding LATIN1"),
     ],
+    ids=["without rights", "without Unicode"],
 )
 def test_a_database_that_cannot_be_used_is_refused_with_the_remedy(
-    made: Callable[[str], str], sql: str, words: str
+    system: EmbeddedPostgres, role: str, options: str, words: str
 ) -> None:
     """PostgreSQL 15 lets nobody but the owner of a database make tables in its schema public."""
-    done = run("manage.py", "check", "--database=default", DATABASE_URL=made(sql))
+    with psycopg.connect(system.url("postgres"), autocommit=True) as admin:
+        admin.execute(f"ALTER ROLE {role} NOSUPERUSER".encode())
+        admin.execute(f"CREATE DATABASE {role} {options.format(name=role)}".encode())
+        url = system.url(role).replace("postgres@", f"{role}@")
+        done = manage_py("check", "--database=default", DATABASE_URL=url)
+        admin.execute(f"DROP DATABASE {role}".encode())
     [line] = [line for line in done.stderr.splitlines() if "unusable_database" in line]
     assert words in line
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.django_db
-def test_sessions_without_a_pooler_begin_with_our_settings() -> None:
-    assert list(fitting.odd_session()) == []
 
 
 # Versions -------------------------------------------------------------------------------------------------------------
@@ -247,7 +179,6 @@ def test_the_tested_versions_are_the_embedded_and_the_installed_one_and_those_th
 def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_by_readyz(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server is the same. The oldest version that the code accepts is raised."""
     too_old = "is too old: this server needs 99 or newer"
     monkeypatch.setattr(versions, "OLDEST", 99)
     connection.close()
@@ -262,30 +193,7 @@ def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_b
 def test_a_command_refuses_a_version_that_is_too_old_in_one_line(postgres: EmbeddedPostgres) -> None:
     program = """import sys; sys.argv = ["manage.py", "migrate"]; from kit.db.postgresql import versions
 versions.OLDEST = 99; import runpy; runpy.run_path("manage.py", run_name="__main__")"""
-    done = run("-c", program, DATABASE_URL=postgres.url("postgres"))
+    command, given = [sys.executable, "-c", program], os.environ | {"DATABASE_URL": postgres.url("postgres")}
+    done = subprocess.run(command, cwd=PROJECT, env=given, capture_output=True, text=True, check=False, timeout=60)
     [line] = done.stderr.splitlines()
     assert re.fullmatch(r"manage\.py: PostgreSQL \d+\.\d+ is too old: this server needs 99 or newer", line)
-
-
-@pytest.mark.django_db
-def test_a_version_newer_than_all_tested_ones_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(fitting.untried_version()) == []
-    monkeypatch.setattr(versions, "NEWEST", 1)
-    [line] = fitting.untried_version()
-    assert re.fullmatch(r"PostgreSQL \d+\.\d+ is not tested with this server: 1 is the newest tested version\.", line)
-
-
-# The choice of tests and benchmarks by DATABASE -----------------------------------------------------------------------
-
-
-def test_tests_and_benchmarks_run_on_the_embedded_server_or_the_newest_installed_one(tmp_path: Path) -> None:
-    assert installed.chosen({}) == installed.chosen({"DATABASE": "embedded"}) == EMBEDDED
-    with pytest.raises(StartError, match="DATABASE is postgres: it can be embedded or system"):
-        installed.chosen({"DATABASE": "postgres"})
-    with pytest.raises(StartError, match="apt-get install postgresql"):
-        installed.installed(tmp_path)
-    for version in ("9", "15", "17"):
-        (tmp_path / version / "bin").mkdir(parents=True)
-        (tmp_path / version / "bin" / "postgres").touch()
-    found = installed.installed(tmp_path)
-    assert (found.version, found.folder, found.settings) == ("17", tmp_path / "17" / "bin", {"listen_addresses": ""})

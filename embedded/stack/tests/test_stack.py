@@ -5,11 +5,12 @@ server its address.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -61,13 +62,7 @@ def test_input_stops_before_work_and_one_process_shows_the_counts_of_all() -> No
 
 @pytest.mark.parametrize(
     ("host", "address"),
-    [
-        ("127.0.0.1", "127.0.0.1"),
-        ("0.0.0.0", "127.0.0.1"),  # noqa: S104
-        ("::", "[::1]"),
-        ("::1", "[::1]"),
-        ("push.example.org", "push.example.org"),
-    ],
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("push.example.org", "push.example.org")],  # noqa: S104
 )
 def test_a_server_is_reached_locally(host: str, address: str) -> None:
     assert local_address(host) == address
@@ -78,20 +73,7 @@ EVERY = {"DATABASE_URL", "REDIS_URL", "WAKU_NODES", "GORUSH_URL"}
 COMPONENT = {f"XMPP_COMPONENT_{name}" for name in ("JID", "SECRET", "HOST", "PORT")}
 
 
-@pytest.fixture(scope="module")
-def first_start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stack") / "data"
-    settings_of("check", folder)
-    return folder
-
-
-@pytest.fixture
-def data_dir(first_start: Path, tmp_path: Path) -> Path:
-    """Return a DATA_DIR with the secrets that settings make at any start."""
-    return Path(shutil.copytree(first_start, tmp_path / "data"))
-
-
-def settings_of(command: str, data_dir: Path, **environment: str) -> dict[str, object]:
+def settings_of(command: str, data_dir: Path, **environment: str) -> dict[str, Any]:
     """Return settings of a `manage.py` command, by its own entry point."""
     program = f"""import sys; sys.argv = ["manage.py", "{command}"]
 import django.core.management as management; management.execute_from_command_line = lambda argv: None
@@ -100,60 +82,48 @@ from django.conf import settings as s; import json
 print(json.dumps({{"embedded": s.EMBEDDED, "database": s.DATABASE_URL, "redis": s.REDIS_URL, "nodes": s.WAKU_NODES,
     "gorush": s.GORUSH_URLS, "component": s.XMPP_COMPONENT_JID, "is_demonstration": s.DEMONSTRATION}}))"""
     ours = {name: value for name, value in os.environ.items() if name not in EVERY}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=PROJECT,
-        env={**ours, "DATA_DIR": str(data_dir), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    given = {**ours, "DATA_DIR": str(data_dir), **environment}
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, env=given, stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout))
 
 
-def test_up_has_the_addresses_of_its_servers_before_it_writes_them_and_none_for_configured_ones(data_dir: Path) -> None:
-    before = sorted(data_dir.rglob("*"))
-    found = settings_of("up", data_dir)
+def test_up_has_the_addresses_of_its_servers_before_it_writes_them_and_none_for_configured_ones(tmp_path: Path) -> None:
+    settings_of("check", tmp_path)  # makes the secrets
+    before = sorted(tmp_path.rglob("*"))
+    found = settings_of("up", tmp_path)
     embedded = found["embedded"]
-    assert isinstance(embedded, dict)
     assert embedded.keys() == EVERY
     assert (found["database"], found["redis"]) == (embedded["DATABASE_URL"], embedded["REDIS_URL"])
     assert (found["nodes"], found["gorush"]) == ([embedded["WAKU_NODES"]], [embedded["GORUSH_URL"]])
-    assert len({*embedded.values()}) == len(EVERY)
-    assert sorted(data_dir.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == before
 
-    found = settings_of("up", data_dir, REDIS_URL="redis://elsewhere/1", WAKU_NODES="http://127.0.0.1:8645")
-    assert isinstance(found["embedded"], dict)
+    found = settings_of("up", tmp_path, REDIS_URL="redis://elsewhere/1", WAKU_NODES="http://127.0.0.1:8645")
     assert found["embedded"].keys() == {"DATABASE_URL", "GORUSH_URL"}
     assert (found["redis"], found["nodes"]) == ("redis://elsewhere/1", ["http://127.0.0.1:8645"])
 
 
 @pytest.mark.parametrize("own", [{}, {"XMPP_COMPONENT_JID": "push.example.org", "XMPP_COMPONENT_SECRET": "s"}])
-def test_a_demonstration_leaves_the_component_of_an_operator_alone(data_dir: Path, own: dict[str, str]) -> None:
-    programs = data_dir.parent / "programs"
-    programs.mkdir()
-    (programs / "prosody").write_text("#!/bin/sh\n")
-    (programs / "prosody").chmod(0o755)
-    found = settings_of("demo", data_dir, PATH=f"{programs}:{os.environ['PATH']}", **own)
-    assert isinstance(found["embedded"], dict)
+def test_a_demonstration_leaves_the_component_of_an_operator_alone(tmp_path: Path, own: dict[str, str]) -> None:
+    (tmp_path / "prosody").write_text("#!/bin/sh\n")
+    (tmp_path / "prosody").chmod(0o755)
+    found = settings_of("demo", tmp_path / "data", PATH=f"{tmp_path}:{os.environ['PATH']}", **own)
     assert found["embedded"].keys() & COMPONENT == (set() if own else COMPONENT)
     assert found["component"] == own.get("XMPP_COMPONENT_JID", "push.montague.test")
     assert found["is_demonstration"] is True
 
 
-def test_another_command_reads_what_a_running_up_or_demonstration_noted(data_dir: Path) -> None:
+@pytest.mark.parametrize("is_up", [True, False])
+def test_another_command_reads_what_a_running_server_noted_and_nothing_of_a_killed_one(
+    tmp_path: Path, is_up: bool
+) -> None:
     noted = {"REDIS_URL": "redis://127.0.0.1:7/0", "GORUSH_URL": "http://127.0.0.1:8", "DEMONSTRATION": "1"}
-    (data_dir / "embedded.json").write_text(json.dumps(noted))
-    with only_one(data_dir):
-        found = settings_of("shell", data_dir, GORUSH_URL="http://gorush.example.org")
-    assert found["embedded"] == {name: noted[name] for name in ("REDIS_URL", "DEMONSTRATION")}
-    assert (found["redis"], found["gorush"]) == (noted["REDIS_URL"], ["http://gorush.example.org"])
-    assert found["is_demonstration"] is True
-
-
-def test_the_file_of_a_demonstration_that_was_killed_configures_nothing(data_dir: Path) -> None:
-    noted = {"XMPP_COMPONENT_JID": "push.montague.test", "XMPP_COMPONENT_SECRET": "s", "DEMONSTRATION": "1"}
-    (data_dir / "embedded.json").write_text(json.dumps(noted))
-    found = settings_of("shell", data_dir)
-    assert (found["embedded"], found["component"], found["is_demonstration"]) == ({}, "", False)
+    with ExitStack() as running:
+        running.enter_context(only_one(tmp_path))
+        (tmp_path / "embedded.json").write_text(json.dumps(noted))
+        if not is_up:
+            running.close()
+        found = settings_of("shell", tmp_path, GORUSH_URL="http://gorush.example.org")
+    kept = {name: noted[name] for name in ("REDIS_URL", "DEMONSTRATION")}
+    assert found["embedded"] == (kept if is_up else {})
+    assert (found["redis"] == noted["REDIS_URL"], found["is_demonstration"]) == (is_up, is_up)
+    assert found["gorush"] == ["http://gorush.example.org"]

@@ -1,5 +1,6 @@
 """Start-up checks: foreign secrets, tables of another version and a wrong clock are each reported in one line."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -12,17 +13,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from embedded.stack import database
+from kit.db.postgresql import versions
 from pushserver.start import fitting
-from pushserver.start.fitting import (
-    NEWEST,
-    OTHER_FIELD_KEYS,
-    OTHER_PRIVATE_KEY,
-    clocks_apart,
-    foreign_field_keys,
-    foreign_private_key,
-    odd_schema,
-    unfit_schema,
-)
 from registrations.keys.keyring import keyring
 from tests.rig import rows
 from waku_bridge.identity import server_identity
@@ -42,63 +34,66 @@ def with_other_keys(settings: LazySettings) -> Iterator[LazySettings]:
     keyring.cache_clear()
 
 
-def test_an_empty_database_fits_any_keys() -> None:
-    assert [*foreign_field_keys(), *foreign_private_key()] == []
-
-
-def test_rows_of_these_keys_fit() -> None:
-    rows.make_grant(server_public_key=server_identity().pub33)
-    assert [*foreign_field_keys(), *foreign_private_key()] == []
-
-
 def test_other_field_keys_are_refused_in_one_line_before_anything_starts(with_other_keys: LazySettings) -> None:
     with pytest.raises(SystemExit, match="FIELD_ENCRYPTION_KEYS do not open the stored addresses") as refused:
         database.bring_up_to_date(None)
-    assert str(refused.value) == OTHER_FIELD_KEYS
-    assert "\n" not in OTHER_FIELD_KEYS
-
-
-def test_migrate_refuses_other_field_keys_too(with_other_keys: LazySettings) -> None:
+    assert str(refused.value) == fitting.OTHER_FIELD_KEYS
+    assert "\n" not in fitting.OTHER_FIELD_KEYS
     assert "pushserver.foreign_field_keys" in {problem.id for problem in run_checks(databases=["default"])}
     with pytest.raises(CommandError, match="FIELD_ENCRYPTION_KEYS do not open"):
         call_command("migrate", verbosity=0, skip_checks=False)
 
 
 def test_while_the_keys_are_being_changed_one_that_is_listed_is_enough(with_other_keys: LazySettings) -> None:
-    for _ in range(NEWEST - 1):
+    for _ in range(fitting.NEWEST - 1):
         rows.make_registration()
-    assert list(foreign_field_keys()) == []
+    assert list(fitting.foreign_field_keys()) == []
 
 
 def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.CaptureFixture[str]) -> None:
     rows.make_grant()
     database.bring_up_to_date(None)
-    assert capfd.readouterr().err.splitlines() == [OTHER_PRIVATE_KEY]
+    assert capfd.readouterr().err.splitlines() == [fitting.OTHER_PRIVATE_KEY]
 
 
 def test_another_private_key_is_named_where_there_are_devices_of_xmpp_alone(settings: LazySettings) -> None:
     rows.make_device(key_name=client_keys()[0].name)
     rows.make_device(key_name=None)
-    assert list(foreign_private_key()) == []
+    assert list(fitting.foreign_private_key()) == []
     client_keys.cache_clear()
     settings.SERVER_PRIVATE_KEY = OTHER
-    assert list(foreign_private_key()) == [OTHER_PRIVATE_KEY]
+    assert list(fitting.foreign_private_key()) == [fitting.OTHER_PRIVATE_KEY]
     client_keys.cache_clear()
 
 
 # Tables, indexes and clocks -------------------------------------------------------------------------------------------
 
 
-def test_a_database_that_was_migrated_by_this_version_has_nothing_wrong() -> None:
-    assert [*unfit_schema(), *odd_schema(), *clocks_apart()] == []
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_database_of_this_version_and_of_these_keys_has_nothing_wrong(is_used: bool) -> None:
+    if is_used:
+        rows.make_grant(server_public_key=server_identity().pub33)
+    assert [fault for find in (*fitting.FAULTS_OF_WORKERS, *fitting.ODDITIES) for fault in find()] == []
+
+
+def test_a_version_newer_than_all_tested_ones_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "NEWEST", 1)
+    [line] = fitting.untried_version()
+    assert re.fullmatch(r"PostgreSQL \d+\.\d+ is not tested with this server: 1 is the newest tested version\.", line)
+
+
+def test_more_days_than_there_are_locks_for_are_reported(settings: LazySettings) -> None:
+    settings.NOTIFICATION_RETENTION_DAYS = 10_000
+    [line] = fitting.few_locks()
+    assert re.match(
+        r"PostgreSQL has room for \d+ locks, which 10000 days of notifications may use up: ALTER SYSTEM", line
+    )
 
 
 def test_a_migration_that_was_not_applied_is_named() -> None:
     MigrationRecorder(connection).record_unapplied("notifications", "0001_initial")
-    [problem] = unfit_schema()
-    assert problem.startswith(
-        "The database is not up to date: 1 migrations are missing, the first is notifications.0001_"
-    )
+    [problem] = fitting.unfit_schema()
+    assert problem.startswith("The database is not up to date: 1 migrations are missing, the first is notifications.00")
     assert "manage.py migrate" in problem
 
 
@@ -109,7 +104,7 @@ def test_an_index_that_was_interrupted_is_named_with_what_mends_it() -> None:
         try:
             with pytest.raises(IntegrityError):
                 cursor.execute("CREATE UNIQUE INDEX CONCURRENTLY half_done ON twice (number)")
-            assert [problem.rpartition(": ")[2] for problem in odd_schema()] == [
+            assert [problem.rpartition(": ")[2] for problem in fitting.odd_schema()] == [
                 "REINDEX INDEX CONCURRENTLY half_done;"
             ]
         finally:
@@ -122,4 +117,4 @@ def test_an_index_that_was_interrupted_is_named_with_what_mends_it() -> None:
 def test_a_clock_that_is_an_hour_off_is_reported(seconds: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = timezone.now
     monkeypatch.setattr(fitting.timezone, "now", lambda: now() + timedelta(seconds=seconds))
-    assert [words in problem for problem in clocks_apart()] == [True] * bool(words)
+    assert [words in problem for problem in fitting.clocks_apart()] == [True] * bool(words)
