@@ -1,11 +1,8 @@
 """`VERSION`, CHANGELOG.md and `manage.py version` have the same version, and a database is compared with the code."""
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -14,10 +11,10 @@ from django.core.management.sql import emit_pre_migrate_signal
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.statements import fetch, write
 from kit.db.timeouts import MIGRATIONS, timeouts
 from pushserver.start.release import NO_WAY_UP, PROJECT, compare, version
+from tests.rig.server import manage_py
 
 KNOWN = {("app", "0001_initial"), ("app", "0002_more"), ("other", "0001_initial")}
 
@@ -33,37 +30,18 @@ def test_apps_that_are_gone_and_squashed_migrations_are_not_newer() -> None:
     assert compare(KNOWN, KNOWN | {("gone", "0009_last"), ("app", "0001_a_squashed_one")}).newer == ()
 
 
-def test_a_database_of_before_0_2_is_too_old() -> None:
-    found = compare(KNOWN, {("pushserver", "0001_opened_records")})
-    assert (found.is_too_old, found.words) == (True, NO_WAY_UP)
-
-
-@pytest.fixture
-def database_of_before(postgres: EmbeddedPostgres, worker_id: str) -> Iterator[str]:
-    """A database with the first migration of a version before 0.2.0. The value is its URL."""
-    name = f"before_0_2_{worker_id}"
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as server:
-        server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        server.execute(f"CREATE DATABASE {name}")
-    with psycopg.connect(postgres.url(name), autocommit=True) as own:
-        own.execute("CREATE TABLE django_migrations (id serial, app text, name text, applied timestamptz)")
-        own.execute("INSERT INTO django_migrations (app, name) VALUES ('pushserver', '0001_opened_records')")
-    yield postgres.url(name)
-    with psycopg.connect(postgres.url("postgres"), autocommit=True) as server:
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def test_migrating_a_database_of_before_0_2_is_refused_and_leaves_it_as_it_is(database_of_before: str) -> None:
-    command = [sys.executable, str(PROJECT / "manage.py"), "migrate", "--no-input"]
-    environment = os.environ | {"DATABASE_URL": database_of_before}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stderr) == (1, f"CommandError: The database is {NO_WAY_UP}.\n")
-    with psycopg.connect(database_of_before) as own:
-        tables = own.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
-        )
-        assert tables.fetchall() == [("django_migrations",)]
+def test_migrating_a_database_of_before_0_2_is_refused_and_leaves_it_as_it_is(
+    new_database: Callable[[str], str],
+) -> None:
+    url = new_database("before_0_2")
+    with psycopg.connect(url, autocommit=True) as own:
+        own.execute("DELETE FROM django_migrations")
+        own.execute("INSERT INTO django_migrations VALUES (0, 'pushserver', '0001_opened_records', now())")
+        before = own.execute("SELECT count(*) FROM pg_class").fetchall()
+        ended = manage_py("migrate", "--no-input", DATABASE_URL=url)
+        assert (ended.returncode, ended.stderr) == (1, f"CommandError: The database is {NO_WAY_UP}.\n")
         assert own.execute("SELECT name FROM django_migrations").fetchall() == [("0001_opened_records",)]
+        assert own.execute("SELECT count(*) FROM pg_class").fetchall() == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -79,11 +57,8 @@ def test_a_migration_waits_ten_seconds_for_a_lock() -> None:
 
 def test_manage_prints_our_version_and_not_that_of_django() -> None:
     """It needs no database: people need the version above all of an installation that does not start."""
-    environment = os.environ | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
-    command = [sys.executable, str(PROJECT / "manage.py"), "version"]
-    reported = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert reported.stdout.splitlines()[0] == f"pushserver {version()}"
-    assert reported.stdout.splitlines()[2] == "database cannot be reached"
+    lines = manage_py("version", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing").stdout.splitlines()
+    assert (lines[0], lines[2]) == (f"pushserver {version()}", "database cannot be reached")
 
 
 @pytest.mark.django_db
