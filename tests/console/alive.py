@@ -13,7 +13,6 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from kit.health import own_faults
 from kit.health.complaints import Complaint
 from kit.http.notices import Notice, NoticeCache
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
@@ -63,8 +62,6 @@ def alive(
     canary.save(rows.make_canary_run(**timings))
     make_traffic(now)
     monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
-    for code in own_faults.REFUSALS:  # an earlier test may have met one
-        own_faults.OWN_FAULT.labels(code).set(0)
     monkeypatch.setattr(waku, "BRIDGE_RED", LONG)
     monkeypatch.setattr(waku, "BRIDGE_QUIET", LONG)
     with a_batch_worker(), a_bridge():
@@ -93,27 +90,19 @@ def make_traffic(now: datetime) -> None:
     minutes, attempts = [], []
     for number, begin_at in enumerate(begins_at):
         pushes = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))
-        minutes.append(
-            TrafficMinute(
-                begin_at=begin_at,
-                counted_at=begin_at + traffic.MINUTE,
-                request_count=pushes,
-                reply_count=pushes + 40,
-                dispatch_p50_ms=38 + number % 7,
-                dispatch_p95_ms=92 + 9 * (number % 5),
-                reply_p50_ms=140 + number % 11,
-                reply_p95_ms=310 + 17 * (number % 6),
-            )
-        )
+        dispatch = {"dispatch_p50_ms": 38 + number % 7, "dispatch_p95_ms": 92 + 9 * (number % 5)}
+        reply = {"reply_p50_ms": 140 + number % 11, "reply_p95_ms": 310 + 17 * (number % 6), "reply_count": pushes + 40}
+        counted = {"begin_at": begin_at, "counted_at": begin_at + traffic.MINUTE, "request_count": pushes}
+        minutes.append(TrafficMinute(**counted, **dispatch, **reply))
         counts = {("delivered", ""): pushes, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
         attempts += [
             AttemptMinute(begin_at=begin_at, channel="APN im.status.ethereum", outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()
         ]
+    TrafficMinute.objects.bulk_create(minutes)
+    AttemptMinute.objects.bulk_create(attempts)
     NotificationMinute.objects.bulk_create(
         NotificationMinute(begin_at=begin_at, state=state, count=number)
         for begin_at in (*begins_at, *(begin_at - traffic.DAY for begin_at in begins_at))
         for state, number in (("delivered", 400), ("dead_token", 3))
     )
-    TrafficMinute.objects.bulk_create(minutes)
-    AttemptMinute.objects.bulk_create(attempts)

@@ -39,22 +39,22 @@ values = st.one_of(
 LOOKUPS = ("", "__exact", "__in", "__gte", "__lt", "__isnull", "__year", "__contains", "__regex", "__isempty")
 # Parameters that Django and the theme read themselves.
 OTHERS = [
+    *("q", "o", "e", "older", "newer", "all", "id", "_popup", "_to_field", "_facets", "_changelist_filters", "_tabs"),
     *(
-        "q",
-        "o",
-        "e",
-        "older",
-        "newer",
-        "all",
-        "id",
-        "_popup",
-        "_to_field",
-        "_facets",
-        "_changelist_filters",
-        "_tabs",
         "next",
+        "progress",
+        "from",
+        "to",
+        "day",
+        "platform",
+        "stage",
+        "app_topic",
+        "page",
+        "s",
+        "extended",
+        "month",
+        "pk",
     ),
-    *("progress", "from", "to", "day", "platform", "stage", "app_topic", "page", "s", "extended", "month", "pk"),
 ]
 
 

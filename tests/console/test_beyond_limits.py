@@ -2,18 +2,16 @@
 
 import re
 import threading
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
 from kit.buckets.bucket import Limit
-from kit.buckets.shared import SharedBuckets
 from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.limits import Beyond, count_beyond
@@ -21,7 +19,7 @@ from notifications.messages import Effect, NotificationType, PushLimit
 from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts
 from notifications.queues.admission import Admission
-from tests.console.test_find import words_of
+from tests.console.reading import allowed_to, words_of
 from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from tests.rig.delivering import Process
 from waku_bridge.codec.keys import Identity
@@ -37,10 +35,8 @@ ALLOWS_ALL = (Limit(10_000, 10.0),)
 
 
 @pytest.fixture(autouse=True)
-def unused_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the process buckets that no earlier test has spent from."""
-    buckets, admission = SharedBuckets(), Admission()
-    monkeypatch.setattr(acceptance, "own_buckets", lambda: buckets)
+def unused_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission()
     monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
 
 
@@ -69,42 +65,38 @@ def overview(client: Client) -> list[list[str]]:
 
 
 MERGED, WAKE_UP = "merged into another push to the same address", "arrived as a wake-up"
+IN_10_S, IN_2_H, MENTIONS = "more than 2 pushes in 10 s", "more than 2 pushes in 2 h", "more than 30 pushes in 10 s"
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("limits", "count", "words", "merged"),
     [
-        ({"ROUTE_LIMITS": SHORT}, "more than 2 pushes in 10 s to one address"),
-        ({"ROUTE_LIMITS": LONG}, "more than 2 pushes in 2 h to one address"),
-        ({"SENDER_LIMITS": SHORT}, "more than 2 pushes in 10 s of one sender"),
-        ({"SENDER_LIMITS": LONG}, "more than 2 pushes in 2 h of one sender"),
-        ({"GLOBAL_LIMITS": SHORT}, "more than 2 pushes in 10 s of all senders"),
-        ({"GLOBAL_LIMITS": LONG}, "more than 2 pushes in 2 h of all senders"),
+        ({"ROUTE_LIMITS": SHORT}, 5, f"{IN_10_S} to one address", 2),
+        ({"ROUTE_LIMITS": LONG}, 5, f"{IN_2_H} to one address", 2),
+        ({"SENDER_LIMITS": SHORT}, 5, f"{IN_10_S} of one sender", 2),
+        ({"SENDER_LIMITS": LONG}, 5, f"{IN_2_H} of one sender", 2),
+        ({"GLOBAL_LIMITS": SHORT}, 5, f"{IN_10_S} of all senders", 2),
+        ({"GLOBAL_LIMITS": LONG}, 5, f"{IN_2_H} of all senders", 2),
+        # with a limit of their own
+        ({"ROUTE_LIMITS": SHORT}, 32, f"{MENTIONS} to one address that are mentions or requests", 1),
     ],
 )
 def test_overview_and_page_of_a_user_show_what_became_of_pushes_beyond_a_limit_and_which(
-    admin_client: Client, settings: LazySettings, limits: dict[str, Sequence[Limit]], words: str
+    admin_client: Client, settings: LazySettings, limits: dict[str, Any], count: int, words: str, merged: int
 ) -> None:
     for name in ("ROUTE_LIMITS", "SENDER_LIMITS", "GLOBAL_LIMITS"):
         setattr(settings, name, limits.get(name, ALLOWS_ALL))
-    flood(5)
+    flood(count, type=NotificationType.MESSAGE if count == 5 else NotificationType.MENTION)
 
     found = {row[0]: row[1:] for row in overview(admin_client)}
-    assert found == {f"Merged{MERGED[6:]}: {words}": ["2"] * 3, f"Arrived{WAKE_UP[7:]}: {words}": ["1"] * 3}
+    assert found == {f"Merged{MERGED[6:]}: {words}": [str(merged)] * 3, f"Arrived{WAKE_UP[7:]}: {words}": ["1"] * 3}
     of_user = {row[0]: row[1] for row in beyond_on(admin_client, USER_PAGE, "Beyond limits</h2>")}
-    assert of_user == {f"{MERGED}: {words}": "2", f"{WAKE_UP}: {words}": "1"}
+    assert of_user == {f"{MERGED}: {words}": str(merged), f"{WAKE_UP}: {words}": "1"}
 
 
-def test_mentions_and_requests_are_beyond_a_limit_of_their_own(admin_client: Client, settings: LazySettings) -> None:
-    settings.ROUTE_LIMITS = SHORT
-    flood(32, type=NotificationType.MENTION)
-    assert [row[0] for row in overview(admin_client)] == [
-        f"Merged{MERGED[6:]}: more than 30 pushes in 10 s to one address that are mentions or requests",
-        f"Arrived{WAKE_UP[7:]}: more than 30 pushes in 10 s to one address that are mentions or requests",
-    ]
-
-
-def test_pushes_that_wait_for_one_address_are_merged(admin_client: Client, settings: LazySettings) -> None:
+def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_refused(
+    admin_client: Client, settings: LazySettings
+) -> None:
     settings.MAX_OPEN_PER_ROUTE = 2
     process = say(registration())
     halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
@@ -113,13 +105,9 @@ def test_pushes_that_wait_for_one_address_are_merged(admin_client: Client, setti
     process.process_batch(now=timezone.now())
     assert overview(admin_client) == [[f"Merged{MERGED[6:]}: more than 2 waited for one address", "6", "6", "6"]]
 
-
-def test_pushes_for_a_full_queue_are_refused(admin_client: Client, settings: LazySettings) -> None:
-    settings.MAX_OPEN_NOTIFICATIONS = 1
-    process = say(registration())
-    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
-    flood(2, process=process)
-    assert overview(admin_client) == [["Refused with an error: the queue of its app was full", "1", "1", "1"]]
+    settings.MAX_OPEN_PER_ROUTE, settings.MAX_OPEN_NOTIFICATIONS = 10_000, 1
+    say(request(push(), message_id=b"another"), process=process)
+    assert ["Refused with an error: the queue of its app was full", "1", "1", "1"] in overview(admin_client)
     assert "refused with an error: the queue of its app was full 1" in words_of(admin_client, USER_PAGE)
 
 
@@ -149,36 +137,27 @@ def test_periods_of_the_overview_hold_the_pushes_of_their_minutes(admin_client: 
     assert numbers == ["1", "2", "3"]
 
 
-def test_limits_of_a_bridge_are_shown_in_its_words(admin_client: Client) -> None:
-    count_beyond([Beyond(b"", "device", Effect.REFUSED, DeviceLimit.CALLS)], now=timezone.now())
-    [[words, *_]] = overview(admin_client)
-    assert words == "Refused with an error: more than 6 calls a minute to one phone"
-
-
-def test_a_limit_of_another_version_is_shown_by_its_name(admin_client: Client) -> None:
-    """During an upgrade, and after a rollback."""
-    count_beyond([Beyond(CLIENT.key_hash, "phone", Effect.MERGED, "moon_phase")], now=timezone.now())
-    [[words, *_]] = overview(admin_client)
-    assert words == f"Merged{MERGED[6:]}: moon_phase"
+def test_limits_of_a_bridge_are_shown_in_its_words_and_those_of_another_version_by_their_names(
+    admin_client: Client,
+) -> None:
+    """Another version runs during an upgrade, and after a rollback."""
+    now = timezone.now()
+    count_beyond([Beyond(b"", "device", Effect.REFUSED, DeviceLimit.CALLS)], now=now)
+    count_beyond([Beyond(CLIENT.key_hash, "phone", Effect.MERGED, "moon_phase")], now=now)
+    assert {words for words, *_ in overview(admin_client)} == {
+        "Refused with an error: more than 6 calls a minute to one phone",
+        f"Merged{MERGED[6:]}: moon_phase",
+    }
     assert f"{MERGED}: moon_phase 1 phone" in words_of(admin_client, USER_PAGE)
 
 
 def test_only_people_who_may_view_notifications_see_the_limits_of_a_user(settings: LazySettings) -> None:
     settings.ROUTE_LIMITS = SHORT
     flood(4)
-    visitor = User.objects.create_user("vera", is_staff=True)
-    visitor.user_permissions.add(Permission.objects.get(codename="view_registration"))
-    client = Client()
-    client.force_login(visitor)
-    assert "Beyond limits" not in words_of(client, USER_PAGE)
+    assert "Beyond limits" not in words_of(allowed_to("view_registration"), USER_PAGE)
 
 
 # The counter ----------------------------------------------------------------------------------------------------------
-
-
-def counted() -> dict[tuple[str, str], int]:
-    rows = BeyondLimit.objects.exclude(installation_id="").values_list("effect", "push_limit", "count")
-    return {(effect, limit): number for effect, limit, number in rows}
 
 
 def test_a_flood_has_a_row_for_each_effect_and_day_and_a_repeat_counts_once(settings: LazySettings) -> None:
@@ -187,8 +166,8 @@ def test_a_flood_has_a_row_for_each_effect_and_day_and_a_repeat_counts_once(sett
     repeated = request(push(chat_id=CHAT), message_id=b"message 41")
     say(repeated, repeated, process=process)
     say(repeated, process=process)
-    assert counted() == {("shortened", "address"): 1, ("merged", "address"): 38}
-    assert BeyondLimit.objects.exclude(installation_id="").count() == 2
+    counted = BeyondLimit.objects.exclude(installation_id="").values_list("effect", "push_limit", "count")
+    assert sorted(counted) == [("merged", "address", 38), ("shortened", "address", 1)]
 
 
 def test_pushes_to_nobody_leave_no_row(settings: LazySettings) -> None:
@@ -223,16 +202,11 @@ def test_no_batch_waits_for_the_count_of_another_one() -> None:
         connection.close()
         is_counted.set()
 
-    other = threading.Thread(target=work)
     with transaction.atomic():
         count_beyond(pushes, now=now)
         BeyondLimit.objects.exists()  # sends the statement
-        other.start()
+        threading.Thread(target=work).start()
         assert is_counted.wait(20)
-    other.join()
-    assert sum(counted_by_day(now)) == 2
-
-
-def counted_by_day(now: datetime) -> list[int]:
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    return list(BeyondLimit.objects.filter(begin_at=day, installation_id="phone").values_list("count", flat=True))
+    counts = BeyondLimit.objects.filter(begin_at=day, installation_id="phone").values_list("count", flat=True)
+    assert sum(counts) == 2

@@ -13,7 +13,8 @@ from pushserver.history import traffic
 from pushserver.indicators import stored
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
 from pushserver.tasks import count_traffic
-from tests.console.test_dashboard import indicators, stop_reading, text
+from tests.console.reading import words
+from tests.console.test_dashboard import indicators
 from tests.rig import rows
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +25,7 @@ alive = pytest.mark.usefixtures("alive")
 def board(client: Client, start: str = "", end: str = "</li>") -> str:
     """Return the words of the dashboard, or of its part from an id to an end."""
     html = client.get("/admin/").content.decode()
-    return text(html.partition(f'id="{start}"')[2].partition(end)[0] if start else html).strip(" >")
+    return words(html.partition(f'id="{start}"')[2].partition(end)[0] if start else html).strip(" >")
 
 
 def link(client: Client, name: str) -> str:
@@ -50,12 +51,6 @@ def test_drained_delivery_is_the_first_thing_that_is_read_and_leads_to_its_end(a
     assert "Start delivery" in page.content.decode()
     admin_client.post(page.redirect_chain[-1][0], {"why": "it has moved", "confirmed": "1"})
     assert board(admin_client, "verdict", "</h2>") == WELL
-
-
-@alive
-def test_the_page_of_the_nodes_reports_that_one_is_not_read(admin_client: Client) -> None:
-    stop_reading()
-    assert "was not read for 3 seconds" in text(admin_client.get("/admin/nodes/").content.decode())
 
 
 def test_a_chart_begins_when_the_server_does(admin_client: Client) -> None:
@@ -111,7 +106,7 @@ def end_all(state: str, number: int, at: datetime) -> None:
 
 def table(client: Client, name: str) -> list[list[str]]:
     html = client.get("/admin/").content.decode().partition(f'id="{name}"')[2].partition("</table>")[0]
-    return [text(row).split() for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)[1:]]
+    return [words(row).split() for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)[1:]]
 
 
 @alive

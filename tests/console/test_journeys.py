@@ -5,6 +5,7 @@ policy, and forms as a page sends them.
 """
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from coincurve import PrivateKey
@@ -14,23 +15,25 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.utils import timezone
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
+from pytest_django.live_server_helper import LiveServer
 
+from notifications.models import Channel
 from registrations.models import Registration, Route
 from tests.console.browsing import PASSWORD, axe, confirm, fill_in_login, find, log_in, send_login
+from tests.console.reading import HEROINE, PUBLIC_KEY
 from tests.console.routes import make_one_of_each_fact
-from tests.console.test_find import PUBLIC_KEY, make_story
 from tests.rig import rows
 from tests.rig.conversation import put, registration
 from tests.rig.delivering import Process
-from waku_bridge.codec.keys import Identity, chat_key, key_hash
+from waku_bridge.codec.keys import Identity, chat_key
 
 LISTS = ("registrations/registration", "notifications/notification", "waku_bridge/inboundenvelope")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_an_operator_logs_in_and_opens_lists_rows_and_the_documentation_of_the_api(visitor: Page) -> None:
-    make_one_of_each_fact(public_key_hash=key_hash(PUBLIC_KEY))
+    make_one_of_each_fact(public_key_hash=HEROINE)
     User.objects.create_superuser("operator", password=PASSWORD)
     send_login(visitor, "operator", PASSWORD)
     expect(visitor).to_have_title(re.compile(r"Overview \| Push server$"))
@@ -55,13 +58,13 @@ def open_from_menu(page: Page, path: str) -> None:
 
 
 def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_logged(visitor: Page) -> None:
-    make_story()
+    rows.make_delivered(HEROINE)
     addresses: list[str] = []
     visitor.on("request", lambda request: addresses.append(request.url))
     log_in(visitor, "operator")
 
     find(visitor, chat_key(PUBLIC_KEY))
-    expect(visitor).to_have_url(re.compile(f"/admin/users/{key_hash(PUBLIC_KEY).hex()}/$"))
+    expect(visitor).to_have_url(re.compile(f"/admin/users/{HEROINE.hex()}/$"))
     visitor.get_by_role("region", name="Newest notifications").get_by_role("link").first.click()
     expect(visitor.locator("#timeline")).to_contain_text("Attempt 2: delivered")
 
@@ -77,7 +80,7 @@ def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_l
     visitor.goto("/admin/registrations/registration/")
     visitor.get_by_role("textbox", name="Search").fill(chat_key(PUBLIC_KEY))
     visitor.get_by_role("button", name="Search").click()
-    expect(visitor).to_have_url(re.compile(f"q={key_hash(PUBLIC_KEY).hex()}$"))
+    expect(visitor).to_have_url(re.compile(f"q={HEROINE.hex()}$"))
     expect(visitor.locator("#result_list tbody tr")).to_have_count(1)
     assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
 
@@ -166,3 +169,62 @@ def test_a_token_is_copied_with_a_button_and_shown_once_with_what_it_may_do(visi
     visitor.goto("/admin/pushserver/apitoken/")
     expect(visitor.locator("#result_list")).to_contain_text("status page")
     assert text not in visitor.content()
+
+
+# The dashboard, on which nobody clicks -------------------------------------------------------------------------------
+@pytest.mark.usefixtures("alive", "eager")
+def test_a_green_page_turns_red_without_reloading_and_leaves_focus_and_mouse_alone(operator: Page) -> None:
+    operator.goto("/admin/")
+    expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
+    expect(operator).to_have_title(re.compile("^Overview"))
+    operator.evaluate("window.stayed = true")
+    operator.locator("#go-inbox").focus()
+
+    for app in Channel.objects.all():
+        reason = "12 of 12 sends refused: bad_certificate"
+        rows.make_halt("tripped", (app.token_type, app.app_topic), reason=reason)
+    rows.make_envelope()
+
+    expect(operator.locator("#verdict")).to_contain_text("No pushes are sent: stopped by a breaker")
+    expect(operator.locator("#indicator-channels")).to_contain_text("act now")
+    expect(operator.locator("#indicator-inbox")).to_contain_text("1 waiting")
+    expect(operator.locator("#announced")).to_contain_text("No pushes are sent")
+    expect(operator).to_have_title(re.compile("^act now: "))
+    expect(operator.locator("link[rel=icon]")).to_have_attribute("data-family", "bad")
+    expect(operator.locator("#go-inbox")).to_be_focused()
+    assert operator.evaluate("window.stayed === true")
+
+    operator.locator("#worst-channels").hover()
+    operator.mouse.down()
+    with operator.expect_response("**/admin/"):
+        pass
+    operator.evaluate("new Promise(requestAnimationFrame)")  # the answer is on the page by then
+    operator.mouse.up()
+    expect(operator.locator("#result_list tbody tr")).to_have_count(1)
+
+
+@pytest.fixture
+def onlooker(chromium: Browser, live_server: LiveServer, operator: Page) -> Iterator[Page]:
+    """The same person in a window whose errors do not fail the test, because the server goes away."""
+    context = chromium.new_context(base_url=live_server.url, storage_state=operator.context.storage_state())
+    page = context.new_page()
+    page.goto("/admin/")
+    yield page
+    context.close()
+
+
+@pytest.mark.usefixtures("alive", "eager")
+def test_the_page_reports_that_the_server_does_not_answer_or_fails_and_that_it_is_back(onlooker: Page) -> None:
+    as_of, stale = onlooker.locator("#as-of").inner_text(), onlooker.locator("#stale")
+    expect(stale).to_be_hidden()
+
+    onlooker.context.set_offline(True)
+    expect(stale).to_be_visible()
+    expect(stale).to_contain_text("Not refreshed since")
+    assert onlooker.locator("#stale-since").inner_text() >= as_of[:8]  # the page may have refreshed once more
+    onlooker.context.set_offline(False)
+    expect(stale).to_be_hidden()
+
+    onlooker.route("**/admin/", lambda route: route.fulfill(status=502, body="Bad Gateway"))
+    expect(stale).to_be_visible()
+    expect(onlooker.locator("#verdict")).to_be_visible()

@@ -2,22 +2,26 @@
 reader.
 """
 
+import os
+import re
 from collections.abc import Iterable, Iterator
-from datetime import date, timedelta
+from datetime import date
+from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
-from django.utils import timezone
+from django.conf import LazySettings
 from playwright.sync_api import Locator, Page, expect
 
-from kit.health.indicators import State
 from notifications.models import Notification
-from pushserver.models import Incident
+from pushserver.models import BridgeMinute, TrafficMinute
 from registrations.models import Registration
-from spark_reports.models import ReportRun
 from tests.console.browsing import axe, log_in, too_wide
+from tests.console.reading import HEROINE
 from tests.console.routes import console_pages
-from tests.console.world import HEROINE, World
-from tests.rig import reports, rows
+from tests.console.world import World, make_world
+from tests.rig import rows
+from xmpp_bridge.component.status import CONNECTED, END
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = date(2026, 11, 20)
@@ -106,82 +110,6 @@ def faults_of(page: Page, url: str) -> Iterator[str]:
     page.set_viewport_size({"width": 390, "height": 844})
     yield from (f"phone: {fault}" for fault in [*too_wide(page), *page.evaluate(CUT_CAPTIONS)])
     yield from (f"phone: letters of {pixels} px" for pixels in page.evaluate(LETTER_SIZES) if pixels <= MIN_LETTER)
-
-
-# Nothing is cut in two -----------------------------------------------------------------------------------------------
-
-# Words in tables, codes and numbers that are broken over two lines.
-BROKEN = """() => {
-  const broken = []
-  for (const cell of document.querySelectorAll('main table :is(td, th)')) {
-    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
-    for (let text; (text = texts.nextNode());) {
-      for (const word of text.data.matchAll(/\\w+/g)) {
-        const range = document.createRange()
-        range.setStart(text, word.index)
-        range.setEnd(text, word.index + word[0].length)
-        if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) broken.push(word[0])
-      }
-    }
-  }
-  return broken
-}"""
-SCROLLED = """() => {
-  const list = document.getElementById('result_list')
-  const box = list.closest('.simplebar-content-wrapper') ?? list.parentElement
-  return box.scrollWidth - box.clientWidth
-}"""
-
-
-IS_WRAPPED = "() => { const log = document.querySelector('.spark-log'); return log.scrollWidth <= log.clientWidth }"
-# The texts of cells that take more than one line.
-IN_LINES = """cells => cells.filter(cell => {
-  const range = document.createRange()
-  range.selectNodeContents(cell)
-  return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1
-}).map(cell => cell.textContent)"""
-
-
-def test_words_and_durations_in_tables_are_whole_and_no_list_is_scrolled_sideways(world: World, operator: Page) -> None:
-    run = _make_long_rows()
-    timeline, lists = f"timelines/{world.retried}/", "notifications/{}/".format
-    whole = [timeline, f"users/{HEROINE.hex()}/", f"notifications/notification/{world.retried}/change/"]
-    whole += [*map(lists, ("notification", "notificationrequest", "attempt")), "registrations/route/"]
-    operator.set_viewport_size({"width": 1280, "height": 900})
-    assert {path: words for path in [*whole, "waku_bridge/inboundenvelope/"] if (words := found(operator, path))} == {}
-
-    in_one_line = {
-        "pushserver/incident/": "#result_list .field-lasted",
-        "notifications/attempt/": "#result_list .field-latency_ms",
-        "spark_reports/reportrun/": "#result_list tbody th a",
-        timeline: "#timeline td:nth-child(2)",
-    }
-    for width in (640, 1024, 1280):
-        operator.set_viewport_size({"width": width, "height": 900})
-        for path, selector in in_one_line.items():
-            operator.goto(f"/admin/{path}")
-            assert operator.locator(selector).count()
-            assert operator.locator(selector).evaluate_all(IN_LINES) == [], (path, width)
-
-    operator.goto(f"/admin/spark_reports/reportrun/{run.pk}/change/")
-    operator.wait_for_function(IS_WRAPPED)
-    for width, name in ((1280, "gatewayerrorrule"), (1340, "notification")):
-        operator.set_viewport_size({"width": width, "height": 900})
-        operator.goto(f"/admin/notifications/{name}/")
-        assert operator.evaluate(SCROLLED) <= 0
-
-
-def _make_long_rows() -> ReportRun:
-    sentence = "no gorush answers: no push is sent, and all of them wait until one answers again " * 3
-    began_at = timezone.now() - timedelta(minutes=1)
-    times = {"incident_at": began_at, "began_at": began_at, "ended_at": began_at + timedelta(seconds=5.7)}
-    Incident.objects.create(indicator="gorush", name="gorush", state=State.RED.value, sentence=sentence, **times)
-    return reports.make_run(DAY, state="failed", log_excerpt="java.io.IOException: " + "/a-long-folder" * 12)
-
-
-def found(page: Page, path: str) -> list[str]:
-    page.goto(f"/admin/{path}")
-    return list(page.evaluate(BROKEN))
 
 
 # On a phone ----------------------------------------------------------------------------------------------------------
@@ -355,3 +283,52 @@ def reach(page: Page, tag: str) -> None:
         if page.evaluate("document.activeElement.tagName") == tag:
             return
     pytest.fail(f"no {tag} within ten steps")
+
+
+# Pictures of the README, which `make screenshots` takes again --------------------------------------------------------
+ROOT = Path(__file__).parents[2]
+FOLDER = "docs/screenshots"
+WRITTEN = os.environ.get("WRITE_PICTURES")
+MAX_BYTES = 200_000
+ADDRESSES = {
+    "dashboard": "/admin/",
+    "notifications": "/admin/notifications/notification/",
+    "user": f"/admin/users/{HEROINE.hex()}/",
+    "timeline": "/admin/timelines/{retried}/",
+    "channels": "/admin/notifications/channel/",
+    "xmpp": "/admin/timelines/{pushed}/",
+    "devices": "/admin/xmpp_bridge/device/",
+    "report": "/admin/reports/latency/",
+}
+
+
+@pytest.fixture
+def pictured(alive: ThreadingHTTPServer, transactional_db: None, settings: LazySettings) -> World:
+    settings.REPORTS_NIGHTLY = True
+    settings.XMPP_COMPONENT_JID = "push.example.org"
+    END.save(CONNECTED)
+    BridgeMinute.objects.bulk_create(
+        BridgeMinute(begin_at=row.begin_at, bridge="xmpp", request_count=row.request_count // 3, reply_count=0)
+        for row in TrafficMinute.objects.all()
+    )
+    return make_world()
+
+
+@pytest.mark.parametrize("written", [WRITTEN] if WRITTEN else [pytest.param("", marks=pytest.mark.nightly)])
+def test_pictures_of_the_main_pages_are_taken(pictured: World, operator: Page, tmp_path: Path, written: str) -> None:
+    operator.set_viewport_size({"width": 1340, "height": 820})
+    folder = Path(written or tmp_path)
+    for name, address in ADDRESSES.items():
+        operator.goto(address.format(retried=pictured.retried, pushed=pictured.pushed))
+        operator.evaluate("document.fonts.ready")
+        operator.screenshot(path=folder / f"{name}.png", animations="disabled")
+    sizes = {path.stem: path.stat().st_size for path in folder.glob("*.png")}
+    assert sizes.keys() == ADDRESSES.keys()
+    assert {name: size for name, size in sizes.items() if size > MAX_BYTES} == {}
+
+
+def test_the_readme_shows_every_picture_with_a_description() -> None:
+    shown = re.findall(rf"!\[([^\]]{{20,}})\]\({FOLDER}/(\w+)\.png\)", (ROOT / "README.md").read_text())
+
+    assert sorted(name for _, name in shown) == sorted(ADDRESSES)
+    assert {path.stem for path in (ROOT / FOLDER).iterdir()} == ADDRESSES.keys()

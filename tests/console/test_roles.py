@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from django.apps import apps
@@ -34,83 +35,55 @@ ROLES = [Who.ANYBODY, Who.VISITOR, Who.SUPPORT, Who.OPERATOR, Who.ADMIN]
 FACTS = (Who.SUPPORT, Who.NOBODY, Who.NOBODY, Who.NOBODY)
 LOGS = (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.NOBODY)
 ACCOUNTS = (Who.ADMIN, Who.ADMIN, Who.ADMIN, Who.ADMIN)
-TABLES = {
+# Tables of facts, which staff view and nobody edits.
+FACT_TABLES = [
+    *("pushserver_incident", "notifications_channel", "notifications_unknowngatewayerror"),
+    *("notifications_notificationrequest", "notifications_notification", "notifications_attempt"),
+    *("registrations_registration", "registrations_route", "registrations_grant"),
+    *("registrations_registrationevent", "registrations_topickey", "waku_bridge_inboundenvelope"),
+    *("waku_bridge_outboundreply", "waku_bridge_envelopefault", "waku_bridge_storewatermark"),
+    *("waku_bridge_canaryrun", "waku_bridge_deadletter", "xmpp_bridge_device", "xmpp_bridge_canaryrun"),
+    "spark_reports_reportrun",
+]
+TABLES = dict.fromkeys(FACT_TABLES, FACTS) | {
     "auth_user": ACCOUNTS,
     "auth_group": ACCOUNTS,
     "otp_totp_totpdevice": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
     "axes_accessattempt": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
     "pushserver_accessrecord": LOGS,
-    "pushserver_incident": FACTS,
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
     "admin_logentry": (Who.OPERATOR, Who.NOBODY, Who.NOBODY, Who.NOBODY),
-    "notifications_channel": FACTS,
     # rules of the shipped file cannot be deleted
     "notifications_gatewayerrorrule": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),
-    "notifications_unknowngatewayerror": FACTS,
-    "notifications_notificationrequest": FACTS,
-    "notifications_notification": FACTS,
-    "notifications_attempt": FACTS,
-    "registrations_registration": FACTS,
-    "registrations_route": FACTS,
-    "registrations_grant": FACTS,
-    "registrations_registrationevent": FACTS,
-    "registrations_topickey": FACTS,
-    "waku_bridge_inboundenvelope": FACTS,
-    "waku_bridge_outboundreply": FACTS,
-    "waku_bridge_envelopefault": FACTS,
-    "waku_bridge_storewatermark": FACTS,
-    "waku_bridge_canaryrun": FACTS,
-    "waku_bridge_deadletter": FACTS,
     # apps that had a device cannot be deleted
     "xmpp_bridge_app": (Who.SUPPORT, Who.OPERATOR, Who.OPERATOR, Who.NOBODY),
-    "xmpp_bridge_device": FACTS,
-    "xmpp_bridge_canaryrun": FACTS,
-    "spark_reports_reportrun": FACTS,
 }
-# Role that may open each other page, and its status: redirected (302), switched off (404), or POST only (405).
-PAGES: dict[str, tuple[Who, int]] = {
-    "admin:index": (Who.VISITOR, 200),
-    "admin:login": (Who.ANYBODY, 200),
-    "admin:password_change": (Who.VISITOR, 200),
-    "admin:password_change_done": (Who.VISITOR, 200),
-    "admin:jsi18n": (Who.VISITOR, 200),
-    "admin:app_list": (Who.SUPPORT, 200),
-    "admin:autocomplete": (Who.NOBODY, 403),
-    "admin:search": (Who.VISITOR, 404),
-    "admin:view_on_site": (Who.VISITOR, 404),
-    "admin:auth_user_password_change": (Who.ADMIN, 200),
-    "admin:notifications_channel_operate": (Who.OPERATOR, 200),
-    "admin:notifications_gatewayerrorrule_try": (Who.SUPPORT, 200),
-    "admin:notifications_notification_operate": (Who.OPERATOR, 200),
-    "admin:registrations_registration_operate": (Who.OPERATOR, 200),
-    "admin:waku_bridge_deadletter_operate": (Who.OPERATOR, 200),
-    "admin:xmpp_bridge_device_operate": (Who.OPERATOR, 200),
-    "admin:waku_bridge_inboundenvelope_operate": (Who.OPERATOR, 200),
-    "admin:waku_bridge_envelopefault_operate": (Who.OPERATOR, 200),
-    "admin:pushserver_apitoken_operate": (Who.ADMIN, 200),
-    "admin:pushserver_incident_operate": (Who.OPERATOR, 200),
-    "find": (Who.SUPPORT, 200),
-    "found": (Who.SUPPORT, 302),
-    "user": (Who.SUPPORT, 200),
-    "forget_user": (Who.OPERATOR, 200),
-    "timeline": (Who.SUPPORT, 200),
-    "request_timeline": (Who.SUPPORT, 200),
-    "alerts": (Who.SUPPORT, 200),
-    "alert_level": (Who.OPERATOR, 200),
-    "test_alerts": (Who.OPERATOR, 200),
-    "drain": (Who.VISITOR, 302),
-    "change_drain": (Who.OPERATOR, 200),
-    "gorush_configuration": (Who.VISITOR, 200),
-    "waku_nodes": (Who.VISITOR, 200),
-    "second_factor": (Who.VISITOR, 200),
-    "documentation": (Who.VISITOR, 200),
-    "documentation_list": (Who.VISITOR, 200),
-    "search_facts": (Who.VISITOR, 405),
-    "reports:overview": (Who.SUPPORT, 200),
-    "reports:report": (Who.SUPPORT, 200),
-    "reports:csv": (Who.SUPPORT, 200),
-    "reports:run": (Who.OPERATOR, 200),
+# Other pages by the role that may open them and their status: redirected (302), switched off (404), or POST only (405).
+OPENED = {
+    (Who.VISITOR, 200): [
+        *("admin:index", "admin:password_change", "admin:password_change_done", "admin:jsi18n"),
+        *("gorush_configuration", "waku_nodes", "second_factor", "documentation", "documentation_list"),
+    ],
+    (Who.ANYBODY, 200): ["admin:login"],
+    (Who.SUPPORT, 200): [
+        *("admin:app_list", "admin:notifications_gatewayerrorrule_try", "find", "user", "timeline"),
+        *("request_timeline", "alerts", "reports:overview", "reports:report", "reports:csv"),
+    ],
+    (Who.NOBODY, 403): ["admin:autocomplete"],
+    (Who.VISITOR, 404): ["admin:search", "admin:view_on_site"],
+    (Who.ADMIN, 200): ["admin:auth_user_password_change", "admin:pushserver_apitoken_operate"],
+    (Who.OPERATOR, 200): [
+        *("admin:notifications_channel_operate", "admin:notifications_notification_operate"),
+        *("admin:registrations_registration_operate", "admin:waku_bridge_deadletter_operate"),
+        *("admin:xmpp_bridge_device_operate", "admin:waku_bridge_inboundenvelope_operate"),
+        *("admin:waku_bridge_envelopefault_operate", "admin:pushserver_incident_operate", "forget_user"),
+        *("alert_level", "test_alerts", "change_drain", "reports:run"),
+    ],
+    (Who.SUPPORT, 302): ["found"],
+    (Who.VISITOR, 302): ["drain"],
+    (Who.VISITOR, 405): ["search_facts"],
 }
+PAGES = {page: opened for opened, pages in OPENED.items() for page in pages}
 # Ends the session and has a test of its own.
 LEFT_OUT = {"admin:logout", *WITHOUT_NAME}
 # Pages on which everybody may change their own account and nothing else.
@@ -196,39 +169,18 @@ def everything() -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
+# Data that fit any form.
+FORM = parse_qs(
+    "why=because I can&since=2026-01-01 00:00:00&confirmed=1&post=yes&name=mine&scopes=status&username=mine&role=1"
+    "&password1=correct horse battery staple&password2=correct horse battery staple&usable_password=true"
+    "&action=delete_selected&position=1&platform=ios&match=contains&text=a new rule&outcome=transient&code=new"
+    "&retry_base_seconds=1&is_enabled=on&form-TOTAL_FORMS=1&form-INITIAL_FORMS=1&form-0-id=1&form-0-position=3&_save=Save"
+)
+
+
 def form(page: Page) -> dict[str, Any]:
-    """Return form data that fits any page."""
-    _, _, query = page.url.partition("?id=")
-    return {
-        "id": query,
-        "why": "because I can",
-        "since": "2026-01-01 00:00:00",
-        "confirmed": "1",
-        "post": "yes",
-        "q": "ab" * 64,
-        "name": "mine",
-        "scopes": ["status"],
-        "username": "mine",
-        "password1": "correct horse battery staple",
-        "password2": "correct horse battery staple",
-        "usable_password": "true",
-        "role": "1",
-        "action": "delete_selected",
-        "_selected_action": ["1", query],
-        "position": 1,
-        "platform": "ios",
-        "match": "contains",
-        "text": "a new rule",
-        "outcome": "transient",
-        "code": "new",
-        "retry_base_seconds": 1,
-        "is_enabled": "on",
-        "form-TOTAL_FORMS": "1",
-        "form-INITIAL_FORMS": "1",
-        "form-0-id": "1",
-        "form-0-position": "3",
-        "_save": "Save",
-    }
+    row = page.url.partition("?id=")[2]
+    return FORM | {"id": row, "q": "ab" * 64, "_selected_action": ["1", row]}
 
 
 @every_role

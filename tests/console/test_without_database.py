@@ -2,20 +2,16 @@
 
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.test import Client
-from django.utils import timezone
 
 from kit.db.reasons import UNAVAILABLE
 from kit.health.indicators import State
 from pushserver.console.frame import without_database
 from pushserver.console.frame.without_database import DatabaseWatch
-from pushserver.indicators import incidents
 from pushserver.indicators.asking import Database
-from pushserver.indicators.kinds import server
 from pushserver.models import Incident
 
 pytestmark = pytest.mark.django_db
@@ -144,10 +140,6 @@ def test_an_outage_of_the_database_is_recorded_once_afterwards(
     [noted] = Incident.objects.filter(indicator="database")
     assert (noted.began_at, noted.state, noted.sentence) == (began_at, State.RED.value, UNAVAILABLE)
     assert noted.ended_at
-    now = timezone.now()
-    again = incidents.incident_of(server.database(UNAVAILABLE), noted.began_at + timedelta(seconds=9), now)
-    assert incidents.note_past(again, now=now) == noted
-    assert Incident.objects.filter(indicator="database").count() == 1
 
 
 def test_other_answers_do_not_wait_for_the_database(client: Client, silent: threading.Event) -> None:

@@ -12,15 +12,12 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from embedded.demo.people import SEED, make_people
-from embedded.management.commands.demo import STAGED, Command
 from kit.admin.labels import FAMILIES, label
 from pushserver.console.documentation import contents, read_page
 from pushserver.console.frame.menu import menu
 from pushserver.tests.test_monitoring import PAGES
 from spark_reports.nights.status import State as ReportsState
-from tests.console.test_dashboard import make_old_envelope
-from tests.console.test_find import words_of
-from tests.console.test_operations import staff
+from tests.console.reading import staff
 from tests.rig import rows
 from waku_bridge.codec.keys import key_hash
 
@@ -123,31 +120,9 @@ def test_the_documentation_is_read_inside_of_the_console_and_leads_to_api_and_me
         assert support.get(url).status_code == 200, url
 
 
-@pytest.mark.usefixtures("alive")
-def test_each_of_the_worst_indicators_leads_to_its_runbook(admin_client: Client) -> None:
-    make_old_envelope()
-    address = reverse("documentation", args=["runbooks/PushServerInboxOld"])
-    board = admin_client.get(reverse("admin:index")).content.decode()
-    assert f'<a id="runbook-inbox" href="{address}">Step by step</a>' in board
-    assert "How to be sure" in words_of(admin_client, address)
-
-
 # Demonstration --------------------------------------------------------------------------------------------------------
 NAMES = ["Ada", "Ben", "Cleo", "Dan", "Eva", "Finn"]
 STAGED_FAULTS = ["Eva", "Finn"]
-
-
-def test_the_demonstration_prints_people_chat_keys_and_purposes_and_no_secret() -> None:
-    people = make_people(SEED, version=0)
-    first, *lines, _ = Command().notes()
-    assert first == STAGED
-    assert [line.partition(" ")[0].rstrip(",") for line in lines] == NAMES
-    assert [name for name, line in zip(NAMES, lines, strict=True) if "STAGED FAULT" in line] == STAGED_FAULTS
-    for person, line in zip(people, lines, strict=True):
-        assert person.chat_key in line
-        assert person.purpose in line
-        for secret in (person.address.device_token, person.phone.access_token):
-            assert secret not in line
 
 
 def test_every_page_shows_that_faults_are_staged_and_find_leads_to_each_person(settings: LazySettings) -> None:

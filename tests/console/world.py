@@ -3,7 +3,6 @@
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from coincurve import PrivateKey
 from django.utils import timezone
 
 from kit.health.complaints import Complaint
@@ -11,16 +10,16 @@ from kit.http.notices import Notice
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.messages import Effect, PushLimit
+from notifications.models import Notification
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided
 from pushserver.roles import seed_roles
 from registrations.models import Registration
 from spark_reports.models import PublishedDay
 from spark_reports.nights.closing import last_closed_day
+from tests.console.reading import HEROINE
 from tests.console.routes import make_one_of_everything
-from tests.console.test_find import PUBLIC_KEY, make_push, make_story
 from tests.rig import reports, rows
-from waku_bridge.codec.keys import key_hash
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
 from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from xmpp_bridge.models import Device
@@ -34,12 +33,9 @@ NOT_SYNC = Complaint(
     "It answers before Apple and Google do: everything counts as delivered.",
     "Set GORUSH_CORE_SYNC=true and start it again.",
 )
-# The one user whom pictures and walks show.
-HEROINE = key_hash(PUBLIC_KEY)
+# The outcome and the code of the last attempt by state, and the status that the sender was sent. In other states
+# nothing was tried, and what is over counts as a success.
 ENDS = {
-    # state: outcome and code of the last attempt, and the status that the sender was sent
-    "pending": ("", "", None),
-    "in_flight": ("", "", None),
     "retrying": ("transient", "unavailable", "success"),
     "ambiguous": ("ambiguous", "timeout", "success"),
     "delivered": ("delivered", "", "success"),
@@ -47,10 +43,7 @@ ENDS = {
     "undeliverable": ("payload", "payload_too_large", "success"),
     "unconfirmed": ("ambiguous", "timeout", "success"),
     "expired": ("transient", "unavailable", "success"),
-    "withdrawn": ("", "", "success"),
-    "coalesced": ("", "", "success"),
 }
-OPEN = {"pending", "in_flight", "retrying", "ambiguous"}
 
 
 class World(NamedTuple):
@@ -63,27 +56,26 @@ def make_world() -> World:
     seed_roles()
     make_one_of_everything()
     PublishedDay.objects.all().delete()  # there are busy nights below
-    for number, state in enumerate(ENDS):
+    for number, state in enumerate(Notification.State.values):
         _make_push_in(state, number, now)
     _make_decided(now)
     _make_bridges(now)
     _make_channels(now)
     for days_ago in range(15):
         reports.make_busy_night(last_closed_day(now) - timedelta(days=days_ago), days_ago)
-    return World(make_story().pk, make_push().pk)
+    return World(rows.make_delivered(HEROINE).pk, rows.make_xmpp_push().pk)
 
 
 def _make_push_in(state: str, number: int, now: datetime) -> None:
     """Make a push with everything around it. Every fourth is for the heroine."""
-    outcome, code, report = ENDS[state]
-    key = PrivateKey(bytes([number + 7]) * 32).public_key.format() if number % 4 else PUBLIC_KEY
-    ends: dict[str, Any] = {}
-    if state in OPEN:
-        ends = {"finished_at": None, "next_attempt_at": now + timedelta(minutes=2)}
+    is_open = not Notification.State(state).is_terminal
+    outcome, code, report = ENDS.get(state, ("", "", None if is_open else "success"))
+    key = bytes([number + 7]) * 64 if number % 4 else HEROINE
+    ends: dict[str, Any] = {"finished_at": None, "next_attempt_at": now + timedelta(minutes=2)} if is_open else {}
     if state == "in_flight":
         ends["lease_until"] = now + timedelta(seconds=40)
     ago = timedelta(minutes=6 + 7 * number)
-    notification = make_story(key, ago=ago, state=state, report=report, type=1 + number % 2, **ends)
+    notification = rows.make_delivered(key, ago=ago, state=state, report=report, type=1 + number % 2, **ends)
     if outcome:
         notification.attempts.filter(number=2).update(outcome=outcome, code=code)
     else:

@@ -280,6 +280,42 @@ def make_story(*, envelope: Mapping[str, Any] | None = None, **user: Any) -> Sto
     return Story(registration, request, notification)
 
 
+def make_delivered(key_hash: bytes, *, ago: timedelta = timedelta(minutes=5), **fields: Any) -> Notification:
+    """Make a notification that failed once and then arrived, with all that it leaves. Its sender got one reply."""
+    at = timezone.now() - ago
+    registration = make_registration(public_key_hash=key_hash)
+    make_grant(registration)
+    make_event(pseudonym=registration.pseudonym)
+    request = make_answered_request(at=_after(at, 0.04))
+    ids = {"hash": request.source_key, "message_id": request.request_key, "message_type": MessageType.REQUEST}
+    make_envelope(state="processed", at=at, processed_at=request.received_at, payload=None, **ids)
+    times = {"at": _after(at, 1), "published_at": _after(at, 1.2), "confirmed_at": _after(at, 3.7)}
+    reply = {"state": "confirmed", "attempt_count": 1, "node": "http://node.test:8645", "payload": None}
+    make_reply(envelope_hash=request.source_key, **reply | times)
+    user = {"public_key_hash": key_hash, "installation_id": registration.installation_id, "route": registration.route}
+    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 4), "next_attempt_at": None}
+    notification = make_notification(request=request, **user | {"at": request.received_at} | end | fields)
+    for number, (outcome, code, seconds) in enumerate([("transient", "unreachable", 0.1), ("delivered", "", 3.9)], 1):
+        facts = {"outcome": outcome, "code": code, "latency_ms": 100, "started_at": _after(at, seconds)}
+        make_attempt(notification, number=number, **facts)
+    return notification
+
+
+def _after(at: datetime, seconds: float) -> datetime:
+    return at + timedelta(seconds=seconds)
+
+
+def make_xmpp_push(**fields: Any) -> Notification:
+    """Make the rows of a push of XMPP that was delivered."""
+    at, device = timezone.now() - timedelta(minutes=5), make_device()
+    request = make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
+    device_id = {"public_key_hash": b"", "installation_id": str(device.pk), "route": device.route}
+    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 1)}
+    notification = make_notification(request=request, at=at, type=0, grade="high", **device_id | end | fields)
+    make_attempt(notification, outcome="delivered", latency_ms=80, started_at=_after(at, 0.2))
+    return notification
+
+
 def make_staff(role: str, name: str = "") -> User:
     """Make an account of the console with this role, which is also its name unless there is another one."""
     user = User.objects.create_user(name or role, is_staff=True)

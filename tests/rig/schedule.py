@@ -24,7 +24,7 @@ TOGETHER = {
     "tests/interop/": "tests/interop/",
 }
 # Tests that start the browser.
-BROWSER = tuple(f"tests/console/test_{name}.py" for name in ("look", "journeys", "refresh", "pictures"))
+BROWSER = tuple(f"tests/console/test_{name}.py" for name in ("look", "journeys"))
 # Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
 WAITING = ("kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
 LONGEST_FIRST = (
