@@ -6,7 +6,7 @@ Here only tables that have rows are emptied, and tables that the template fills 
 """
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from embedded.servers.postgres import EmbeddedPostgres
+from kit.db.connections import connection_parameters
 
 TEMPLATE = "tests_template"
 
@@ -70,6 +71,19 @@ def make_template(postgres: EmbeddedPostgres, folder: Path) -> None:
 
 def clone_template(postgres: EmbeddedPostgres, name: str) -> None:
     _run(postgres, "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY", name, TEMPLATE)
+
+
+@contextmanager
+def notices(channel: str) -> Iterator[Callable[[], list[psycopg.Notify]]]:
+    """Yield a function that returns the announcements since its last call."""
+    with psycopg.connect(**connection_parameters(), autocommit=True) as session:
+        session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+        def received() -> list[psycopg.Notify]:
+            session.execute("SELECT 1")
+            return list(session.notifies(timeout=0))
+
+        yield received
 
 
 def put_back() -> None:

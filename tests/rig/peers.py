@@ -257,6 +257,24 @@ def serve_gorush() -> AbstractContextManager[ThreadingHTTPServer]:
 
 
 @contextmanager
+def served(make: Callable[[], web.Application], port: int = 0) -> Iterator[tuple[str, web.Application]]:
+    """Serve an application in this process, on the loop of its HTTP clients, and yield its URL and the application."""
+
+    async def run() -> web.AppRunner:
+        runner = web.AppRunner(make(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return runner
+
+    port = port or free_port()
+    runner = submit(run()).result()
+    try:
+        yield f"http://127.0.0.1:{port}", runner.app
+    finally:
+        submit(runner.cleanup()).result()
+
+
+@contextmanager
 def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator[WakuNode]:
     """Serve a development node in this process. ``before`` sees the body of each publication, and may answer it."""
 
@@ -266,18 +284,14 @@ def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator
         answer = before(await request.read()) if is_publication else None
         return await handler(request) if answer is None else answer
 
-    async def run() -> web.AppRunner:
+    def make() -> web.Application:
         app = create_app(Settings(shards=(processes.PUBSUB_TOPIC,)))
         app.middlewares.append(look)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        return runner
+        return app
 
-    port, client = free_port(), new_client(timeout_seconds=5)
-    runner = submit(run()).result()
+    client = new_client(timeout_seconds=5)
     try:
-        yield WakuNode(f"http://127.0.0.1:{port}", client)
+        with served(make) as (url, _):
+            yield WakuNode(url, client)
     finally:
-        submit(runner.cleanup()).result()
         submit(client.aclose()).result()

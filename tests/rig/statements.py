@@ -4,7 +4,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
@@ -113,6 +113,27 @@ def at_once(*works: Callable[[], T]) -> list[T]:
 
     with ThreadPoolExecutor(len(works)) as pool:
         return list(pool.map(run, works))
+
+
+def beside(work: Callable[[], T]) -> Future[T]:
+    """Begin a function in a thread, and return its future once one of this database's sessions waits for a lock."""
+
+    def run() -> T:
+        try:
+            return work()
+        finally:
+            connection.close()
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(run)
+    pool.shutdown(wait=False)
+    with closing(other_session()) as watcher:
+        watcher.autocommit = True
+        for _ in range(500):
+            if watcher.execute(WAITS_HERE).fetchall():
+                return future
+            watcher.execute("SELECT pg_sleep(0.02)")
+    raise AssertionError("nobody waits")
 
 
 def index_of(partition: str, index: str) -> str:
