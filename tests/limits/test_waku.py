@@ -1,12 +1,12 @@
 """The limits of Waku and of pushes in docs/limits.md, met by envelopes and what is answered to them."""
 
 import itertools
+from asyncio import Runner
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from functools import cache, partial
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -64,7 +64,7 @@ from waku_bridge.reading.threads import in_thread
 from waku_bridge.tests import test_lost_batches
 
 pytestmark = pytest.mark.django_db
-journal, run = test_lost_batches.journal, reading.run
+journal, runner, world = test_lost_batches.journal, reading.runner, reading.world
 OK, MALFORMED, BUSY = RegistrationError.NONE, RegistrationError.MALFORMED_MESSAGE, RegistrationError.INTERNAL_ERROR
 NUMBERS = itertools.count(1)
 
@@ -580,8 +580,8 @@ def fill(state: str, number: int) -> None:
 
 @limit("At most {most} messages are postponed, and as many wait for a topic's key; then the oldest are dropped")
 @pytest.mark.parametrize("state", ["postponed", "pending_key"])
-def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, run: Callable[..., Any]) -> None:
-    async def scenario(world: World) -> None:
+def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, world: World, runner: Runner) -> None:
+    async def scenario() -> None:
         bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
         await in_thread(fill, state, most)
         await bound._enforce()
@@ -594,12 +594,12 @@ def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, r
         ended = InboundEnvelope.objects.filter(state="dropped", reason="overload")
         return [int.from_bytes(envelope.hash) for envelope in ended]
 
-    run(scenario)
+    runner.run(scenario())
 
 
 @limit("While {most} wait unopened, the bridge leaves new ones in the stores.")
-def test_the_bridge_takes_in_nothing_while_that_many_wait_unopened(most: int, run: Callable[..., Any]) -> None:
-    async def scenario(world: World) -> None:
+def test_the_bridge_takes_in_nothing_while_that_many_wait_unopened(most: int, world: World, runner: Runner) -> None:
+    async def scenario() -> None:
         bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
         await in_thread(fill, "received", most)
         await bound._enforce()
@@ -608,7 +608,7 @@ def test_the_bridge_takes_in_nothing_while_that_many_wait_unopened(most: int, ru
         await bound._enforce()
         assert not world.intake.has_capacity.is_set()
 
-    run(scenario)
+    runner.run(scenario())
 
 
 # Pushes ---------------------------------------------------------------------------------------------------------------

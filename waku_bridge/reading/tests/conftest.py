@@ -1,21 +1,20 @@
 """A development node in this process, and readers that write its messages into a real database."""
 
 import asyncio
+import inspect
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 
-import psycopg
 import pytest
 from aiohttp.test_utils import TestServer
 from django.db import connection
 
 from embedded.node.node import NODE, Settings
 from embedded.node.server import create_app
-from kit.batches.batch import CHANNEL
 from kit.http.connections import new_client
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
@@ -36,11 +35,10 @@ PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
 QUERIED = topics.content_topic(topics.query_name(CLIENT.key_hash))
 FOREIGN = "/waku/1/0xffffffff/rfc26"
 RING_CAPACITY = 50
-RECOVERY = timedelta(hours=48)
 
 
 class World:
-    """One node and the parts of a bridge. There is one thread, so that its database connection can be closed."""
+    """One node and the parts of a bridge."""
 
     def __init__(self, server, client):
         self.url = f"http://127.0.0.1:{server.port}"
@@ -60,8 +58,18 @@ class World:
         return LiveReader(node or self.node, PUBSUB_TOPIC, self.intake, **options)
 
     def walker(self, node=None, **changes):
-        options = {"period_seconds": 0.05, "recovery": RECOVERY} | changes
+        options = {"period_seconds": 0.05, "recovery": timedelta(hours=48)} | changes
         return StoreWalker(node or self.node, PUBSUB_TOPIC, self.intake, **options)
+
+    async def read(self, live=None, times=1):
+        """Read the relay cache, by default with a new reader, and return the pauses."""
+        live = live or self.live()
+        return [await live._read_once(self.term) for _ in range(times)]
+
+    async def walk(self, walker=None, times=1):
+        """Make passes over the store, by default with a new walker, and return the pauses."""
+        walker = walker or self.walker()
+        return [await walker._go_once(self.term) for _ in range(times)]
 
     def publish(self, *messages):
         """Publish messages to relay and store, and return their hashes."""
@@ -85,6 +93,22 @@ class World:
             lambda: {bytes(row[0]): row[1] for row in InboundEnvelope.objects.values_list("hash", "path")}
         )
 
+    async def holds(self, *hashes, seconds=10):
+        """Wait until the inbox has these messages."""
+        await until(lambda: self._holds(set(hashes)), f"{len(hashes)} messages in the inbox", seconds)
+
+    async def _holds(self, hashes):
+        return hashes <= set(await self.paths())
+
+
+async def until(is_so, what, seconds=30):
+    try:
+        async with asyncio.timeout(seconds):
+            while not await is_so():  # noqa: ASYNC110 - the database has no events
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"not within {seconds} s: {what}")
+
 
 class Remembering(Intake):
     """An intake that notes the hashes of new envelopes, in order of arrival."""
@@ -100,15 +124,17 @@ class Remembering(Intake):
 
 
 class Watched(WakuNode):
-    """A node that remembers the queries to its store."""
+    """A node that remembers the queries to its store. ``change`` changes the pages that it returns."""
 
     def __init__(self, url, client):
         super().__init__(url, client)
         self.asked = []
+        self.change = None
 
     async def store_page(self, **params):
         self.asked.append(params)
-        return await super().store_page(**params)
+        page = await super().store_page(**params)
+        return await self.change(page, params) if self.change else page
 
 
 def message(content_topic=PERSONAL, *, seconds_ago=0.0, payload=None):
@@ -125,62 +151,40 @@ def messages(count, content_topic=PERSONAL, *, seconds_ago=0.0):
     ]
 
 
-def parameters():
-    """Return the parameters of a further connection to the database of the test."""
-    return {
-        name: value
-        for name, value in connection.get_connection_params().items()
-        if name in {"dbname", "host", "user", "password", "port"}
-    }
-
-
-@asynccontextmanager
-async def listening():
-    """Collect the announcements that workers receive, each with the backend that sent it."""
-    announcements = []
-    async with await psycopg.AsyncConnection.connect(**parameters(), autocommit=True) as session:
-        await session.execute(f"LISTEN {CHANNEL}")
-        ended = asyncio.Event()
-        receiving = asyncio.create_task(_receive(session, announcements, ended))
-        try:
-            yield announcements
-        finally:
-            ended.set()
-            await receiving
-
-
-async def _receive(session, announcements, ended):
-    """Receive for short periods, because psycopg may not notice that it is cancelled."""
-    while not ended.is_set():
-        async for notice in session.notifies(timeout=0.1):
-            announcements.append(notice)
-
-
 def close_connection():
     """Close the database connection of the thread that calls it."""
     connection.close()
 
 
 @pytest.fixture
-def run(transactional_db):
-    """Return a function that runs `async def scenario(world)`: `run(scenario)`. Keywords go to the node's settings."""
+def runner():
+    """Return the event loop in which `async def` tests run. It has one thread, for one connection to the database."""
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_default_executor(ThreadPoolExecutor(1))
+        yield runner
 
-    def run_scenario(scenario, **settings):
-        async def main():
-            pool = ThreadPoolExecutor(1)
-            asyncio.get_running_loop().set_default_executor(pool)
-            app = create_app(Settings(shards=(PUBSUB_TOPIC,), **settings))
-            async with (
-                TestServer(app) as server,
-                new_client(timeout_seconds=5, max_answer_bytes=MAX_PAGE_BYTES) as client,
-            ):
-                world = World(server, client)
-                try:
-                    return await scenario(world)
-                finally:
-                    await world.session.close()
-                    await asyncio.to_thread(close_connection)
 
-        return asyncio.run(main())
+@pytest.fixture
+def world(transactional_db, runner):
+    stack = AsyncExitStack()
 
-    return run_scenario
+    async def begin():
+        server = await stack.enter_async_context(TestServer(create_app(Settings(shards=(PUBSUB_TOPIC,)))))
+        client = await stack.enter_async_context(new_client(timeout_seconds=5, max_answer_bytes=MAX_PAGE_BYTES))
+        stack.push_async_callback(asyncio.to_thread, close_connection)
+        world = World(server, client)
+        stack.push_async_callback(world.session.close)
+        return world
+
+    yield runner.run(begin())
+    runner.run(stack.aclose())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine in the loop of its world."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    pyfuncitem.funcargs["runner"].run(pyfuncitem.obj(**arguments))
+    return True

@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
+from kit.db.statements import fetch
 from kit.processes.leader import Term
 from tests.rig import rows
 from tests.rig.conversation import PUBSUB_TOPIC
@@ -18,9 +18,8 @@ from waku_bridge.inbox.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.reading.store.bound import Bound
-from waku_bridge.reading.tests.conftest import message, messages
-from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge, until
-from waku_bridge.reading.tests.test_live import read
+from waku_bridge.reading.tests.conftest import message, messages, until
+from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge
 from waku_bridge.reading.threads import in_thread
 
 State = InboundEnvelope.State
@@ -45,109 +44,72 @@ class Given:
         return page
 
 
-def postpone(count):
-    """Make this number of postponed envelopes from one page, and return their hashes, the oldest first."""
-    rows = [
-        Envelope(bytes([n % 7, *n.to_bytes(31)]), PUBSUB_TOPIC, replace(message(), timestamp_ns=n))
-        for n in range(count)
-    ]
-    inbox.store(rows, source="http://one", now=timezone.now())
-    InboundEnvelope.objects.update(state=State.POSTPONED)
-    return [row.hash for row in rows]
+async def test_above_the_limit_of_unopened_envelopes_no_page_is_taken_in_and_none_is_lost(world):
+    bound = Bound(world.intake, limit=3)
+    first = world.publish(*messages(4))
+    await world.read()
+    await bound._enforce()
+    second = world.publish(*messages(5))
+    node = Given(world.node)
+    reading = asyncio.create_task(world.read(world.live(node)))
+    await node.given.wait()
+    await asyncio.wait([reading], timeout=0.3)
+    assert not reading.done()
+    assert set(await world.paths()) == set(first)
+    await in_thread(lambda: InboundEnvelope.objects.update(state=State.PROCESSED, ended_on=timezone.now()))
+    await bound._enforce()
+    await reading
+    assert set(await world.paths()) == {*first, *second}
 
 
-def test_above_the_limit_of_unopened_envelopes_no_page_is_taken_in_and_none_is_lost(run):
-    async def scenario(world):
-        bound = Bound(world.intake, limit=3)
-        first = world.publish(*messages(4))
-        await read(world, world.live())
-        await bound._enforce()
-        second = world.publish(*messages(5))
-        node = Given(world.node)
-        reading = asyncio.create_task(read(world, world.live(node)))
-        await node.given.wait()
-        await asyncio.wait([reading], timeout=0.3)
-        assert not reading.done()
-        assert set(await world.paths()) == set(first)
-        await in_thread(lambda: InboundEnvelope.objects.update(state=State.PROCESSED, ended_on=timezone.now()))
-        await bound._enforce()
-        await reading
-        assert set(await world.paths()) == {*first, *second}
-
-    run(scenario)
-
-
-def test_envelopes_up_to_the_limit_are_taken_in(run):
-    async def scenario(world):
-        world.publish(*messages(3))
-        await read(world, world.live())
-        await Bound(world.intake, limit=3)._enforce()
-        assert world.intake.has_capacity.is_set()
-
-    run(scenario)
-
-
-def test_the_connection_is_not_opened_each_second_while_the_database_cannot_be_written(run):
+def test_the_connection_is_not_opened_each_second_while_the_database_cannot_be_written(world, runner):
     """All topics are loaded over each new connection."""
 
-    async def scenario(world):
+    async def scenario():
         bound = Bound(world.intake, limit=3)
         return [await bound._enforce() for _ in range(8)]
 
     with read_only():
-        pauses = run(scenario)
+        pauses = runner.run(scenario())
     assert pauses[0] == 1.0
     assert all(2.5 <= pause <= 5 for pause in pauses[5:])
 
 
-def test_a_bridge_that_loses_its_lock_does_not_wait_for_capacity(run):
-    async def scenario(world):
-        world.publish(*messages(2))
-        await read(world, world.live())
-        term = Term(asyncio.Event())
-        keeping = asyncio.create_task(Bound(world.intake, limit=1).run(term))
-        await until(lambda: asyncio.sleep(0, not world.intake.has_capacity.is_set()), "the inbox is full")
-        term.ended.set()
-        await keeping
-        assert world.intake.has_capacity.is_set()
-
-    run(scenario)
+async def test_a_bridge_that_loses_its_lock_does_not_wait_for_capacity(world):
+    world.publish(*messages(2))
+    await world.read()
+    term = Term(asyncio.Event())
+    keeping = asyncio.create_task(Bound(world.intake, limit=1).run(term))
+    await until(lambda: asyncio.sleep(0, not world.intake.has_capacity.is_set()), "the inbox is full")
+    term.ended.set()
+    await keeping
+    assert world.intake.has_capacity.is_set()
 
 
-def test_the_oldest_postponed_envelopes_beyond_the_bound_are_dropped_and_counted(run):
-    async def scenario(world):
-        hashes = await in_thread(postpone, MAX_WAITING + 5)
-        before = DROPPED._value.get()
-        async with bridge(world):
-            await until(dropped, "five are dropped")
-        rows = await in_thread(lambda: list(InboundEnvelope.objects.filter(state=State.DROPPED)))
-        assert {bytes(row.hash) for row in rows} == set(hashes[:5])
-        assert {(row.reason, row.payload, row.processed_at is None) for row in rows} == {("overload", None, False)}
-        assert DROPPED._value.get() - before == 5
-
-    async def dropped():
-        return await in_thread(lambda: InboundEnvelope.objects.filter(state=State.DROPPED).count() == 5)
-
-    run(scenario)
-
-
-def test_the_oldest_envelopes_with_a_pending_key_beyond_the_bound_are_dropped_and_counted(run):
+@pytest.mark.parametrize("state", [State.POSTPONED, State.PENDING_KEY])
+async def test_the_oldest_envelopes_beyond_the_bound_are_dropped_and_counted(world, state):
     """Keys are derived far more slowly than anybody can fill new topics."""
 
-    async def scenario(world):
-        hashes = await in_thread(postpone, 8)
-        await in_thread(lambda: InboundEnvelope.objects.update(state=State.PENDING_KEY))
-        for number, each in enumerate(hashes):
-            at = timezone.now() - timedelta(minutes=20 - number)
-            await in_thread(InboundEnvelope.objects.filter(hash=each).update, received_at=at)
-        before = DROPPED._value.get()
-        await Bound(world.intake, limit=3)._enforce()
-        kept = await in_thread(lambda: set(InboundEnvelope.objects.filter(state=State.PENDING_KEY).values_list("hash")))
-        assert {bytes(each) for (each,) in kept} == set(hashes[5:])
-        assert DROPPED._value.get() - before == 5
-        assert world.intake.has_capacity.is_set()
+    def wait(count):
+        hashes = [bytes([n % 7, *n.to_bytes(31)]) for n in range(count)]
+        page = [Envelope(each, PUBSUB_TOPIC, replace(message(), timestamp_ns=n)) for n, each in enumerate(hashes)]
+        inbox.store(page, source="http://one", now=timezone.now())
+        InboundEnvelope.objects.update(state=state)
+        if state == State.PENDING_KEY:  # of a page each
+            fetch("UPDATE waku_bridge_inboundenvelope SET received_at = received_at + timestamp_ns * interval '1 ms'")
+        return hashes
 
-    run(scenario)
+    async def are_dropped():
+        return await in_thread(lambda: InboundEnvelope.objects.filter(state=State.DROPPED).count() == 5)
+
+    hashes = await in_thread(wait, MAX_WAITING + 5)
+    before = DROPPED._value.get()
+    async with bridge(world):
+        await until(are_dropped, "five are dropped")
+    rows = await in_thread(lambda: list(InboundEnvelope.objects.filter(state=State.DROPPED)))
+    assert {bytes(row.hash) for row in rows} == set(hashes[:5])
+    assert {(row.reason, row.payload, row.processed_at is None) for row in rows} == {("overload", None, False)}
+    assert DROPPED._value.get() - before == 5
 
 
 @pytest.mark.parametrize(("processed", "waiting"), [(200, 1), (200, 20)])

@@ -1,18 +1,19 @@
 """Dead letters: unreadable messages are kept, up to limits."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from threading import Barrier, BrokenBarrierError
 from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from django.utils import timezone
 
 from tests.limits.page import limit
 from tests.rig.conversation import PUBSUB_TOPIC
+from tests.rig.statements import at_once
 from waku_bridge.models import DeadLetter
 from waku_bridge.reading.dead_letters import (
     MAX_LOOKED_AT_CHARACTERS,
@@ -33,11 +34,13 @@ def keep(letters, *raws, now=NOW):
     letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, path="live", now=now)
 
 
-def test_a_dead_letter_has_the_raw_json():
-    keep(DeadLetters(), {"payload": "é\x00", "version": 0})
-    letter = DeadLetter.objects.get()
+def test_a_dead_letter_has_the_beginning_of_the_raw_json():
+    keep(DeadLetters(), {"payload": "é\x00", "version": 0}, {"payload": "x" * 1_400_000})
+    letter, large = DeadLetter.objects.order_by("size_bytes")
     assert json.loads(letter.raw) == {"payload": "é\x00", "version": 0}
     assert letter.source == READER.node
+    assert len(large.raw) == MAX_RAW_CHARACTERS
+    assert large.size_bytes > 1_400_000
 
 
 def test_a_letter_of_both_paths_is_kept_once():
@@ -46,13 +49,6 @@ def test_a_letter_of_both_paths_is_kept_once():
     keep(letters, {"version": 0, "proof": ""})
     keep(letters, {"version": 0}, {"version": 0})
     assert DeadLetter.objects.count() == 1
-
-
-def test_only_the_beginning_of_a_large_letter_is_kept():
-    keep(DeadLetters(), {"payload": "x" * 1_400_000})
-    letter = DeadLetter.objects.get()
-    assert len(letter.raw) == MAX_RAW_CHARACTERS
-    assert letter.size_bytes > 1_400_000
 
 
 @limit("dead letters ({a_minute} a minute of each bridge)")
@@ -64,26 +60,25 @@ def test_the_letters_kept_per_minute_are_limited(a_minute):
     assert DeadLetter.objects.count() == a_minute + 1
 
 
-def test_repeated_letters_take_nothing_of_the_limit():
-    """Live path and stores bring each letter several times."""
+@pytest.mark.parametrize(
+    ("stored_before", "pages"),
+    [
+        (
+            [],
+            [[number] for number in range(MAX_PER_MINUTE)] * 5,
+        ),  # live path and stores bring each letter several times
+        ([], [[*["again"] * 1000, *range(MAX_PER_MINUTE - 1)]]),
+        # A restarted bridge reads the last minutes again, without the memory of its predecessor.
+        (range(MAX_PER_MINUTE), [range(2 * MAX_PER_MINUTE)]),
+    ],
+    ids=["on pages", "on a page", "by another bridge"],
+)
+def test_repeated_letters_take_nothing_of_the_limit_and_hide_no_others(stored_before, pages):
+    keep(DeadLetters(), *stored_before)
     letters = DeadLetters()
-    for raw in range(MAX_PER_MINUTE):
-        for _ in range(5):
-            keep(letters, raw)
-    assert DeadLetter.objects.count() == MAX_PER_MINUTE
-
-
-def test_letters_repeated_dozens_of_times_do_not_hide_others():
-    letters = DeadLetters()
-    keep(letters, *["again"] * 1000, "another")
-    assert DeadLetter.objects.count() == 2
-
-
-def test_letters_that_another_bridge_has_stored_take_nothing_of_the_limit():
-    """A restarted bridge reads the last minutes again, without the memory of its predecessor."""
-    keep(DeadLetters(), *range(MAX_PER_MINUTE))
-    keep(DeadLetters(), *range(2 * MAX_PER_MINUTE))
-    assert DeadLetter.objects.count() == 2 * MAX_PER_MINUTE
+    for page in pages:
+        keep(letters, *page)
+    assert DeadLetter.objects.count() == len({letter for page in pages for letter in page})
 
 
 def test_the_characters_compared_per_minute_are_limited():
@@ -103,15 +98,8 @@ def test_readers_share_the_limit_of_a_minute(monkeypatch):
             meeting.wait()
         return store(*args, **options)
 
-    def read(first):
-        try:
-            keep(letters, *range(first, first + MAX_PER_MINUTE))
-        finally:
-            connection.close()
-
     monkeypatch.setattr(DeadLetter.objects, "bulk_create", store_beside_another)
-    with ThreadPoolExecutor(2) as readers:
-        [*_] = readers.map(read, (0, 100))
+    at_once(*(partial(keep, letters, *range(first, first + MAX_PER_MINUTE)) for first in (0, 100)))
     keep(letters, "one more")
     assert DeadLetter.objects.count() == MAX_PER_MINUTE
 
@@ -151,11 +139,8 @@ LONG = "QUJD" * 40
         ({"payload": None, "version": 2}, '{"payload": null, "version": 2}'),
         ({"message": {"data": LONG}}, '{"message": {"data": "(160 characters)"}}'),
         ({"messageHash": f"0x{'ab' * 32}"}, f'{{"messageHash": "0x{"ab" * 32}"}}'),
+        ('{"payload": "not base64, and cut of', '{"payload": (23 characters)'),
     ],
 )
 def test_the_console_shows_letters_without_payloads(raw: object, shown: str) -> None:
-    assert without_payloads(json.dumps(raw)) == shown
-
-
-def test_a_payload_that_was_cut_off_is_not_shown() -> None:
-    assert without_payloads('{"payload": "not base64, and cut of') == '{"payload": (23 characters)'
+    assert without_payloads(raw if isinstance(raw, str) else json.dumps(raw)) == shown

@@ -1,23 +1,28 @@
-"""Selection of the messages in a page that are for us, and the faults of rejected ones."""
+"""Bad messages of every kind, between good messages, and memory of the hashes that were read."""
 
+import asyncio
 import time
+from collections import Counter
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
+from django.utils import timezone
 
-from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import PUBSUB_TOPIC
+from tests.rig.rows import make_watermark
 from waku_bridge.codec import topics
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage
+from waku_bridge.models import DeadLetter
 from waku_bridge.node import to_json
-from waku_bridge.reading.pages import Topics, select
+from waku_bridge.reading.pages import SeenHashes, Topics, select
+from waku_bridge.reading.tests import conftest
+from waku_bridge.reading.tests.conftest import FOREIGN, PERSONAL, QUERIED
 
-PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
 PARTITIONED = topics.content_topic(topics.partitioned_name(server_identity().pub33))
-QUERIED = topics.content_topic(topics.query_name(CLIENT.key_hash))
-FOREIGN = "/waku/1/0xffffffff/rfc26"
 SECOND, DAY = 10**9, 86_400 * 10**9
 NOW_NS = time.time_ns()
 MESSAGE = WakuMessage(b"payload", PERSONAL, NOW_NS)
@@ -32,12 +37,9 @@ def raw(**fields):
     return to_json(replace(MESSAGE, **fields))
 
 
-def test_the_server_has_two_topics_of_its_own():
-    assert own_content_topics() == {PERSONAL, PARTITIONED}
-
-
 @pytest.mark.parametrize("content_topic", [PERSONAL, PARTITIONED, QUERIED])
 def test_a_message_on_a_topic_of_ours_is_selected_with_its_hash(content_topic):
+    assert own_content_topics() == {PERSONAL, PARTITIONED}
     message = replace(MESSAGE, content_topic=content_topic)
     [envelope] = selected(to_json(message)).envelopes
     assert (envelope.message, envelope.hash) == (message, message_hash(PUBSUB_TOPIC, message))
@@ -88,12 +90,73 @@ def test_odd_but_valid_messages_are_selected(odd):
 
 def test_each_message_is_checked_also_when_its_hash_comes_twice():
     """Version is no part of the hash, so a copy with another version must not hide the real message."""
-    found = selected(raw(version=0), raw(version=1), raw(ephemeral=True))
+    found = selected(raw(version=0), raw(version=1), raw(ephemeral=True), {"contentTopic": 5})
     assert len({envelope.hash for envelope in found.envelopes}) == 1
     assert len(found.envelopes) == 2
-    assert [rejected.reason for rejected in found.rejected] == ["wrong_version"]
+    assert [(each.reason, each.content_topic) for each in found.rejected] == [
+        ("wrong_version", PERSONAL),
+        ("malformed", ""),
+    ]
 
 
-def test_a_rejected_message_names_its_topic_only_if_it_is_ours():
-    found = selected(raw(version=0), {"contentTopic": 5})
-    assert [rejected.content_topic for rejected in found.rejected] == [PERSONAL, ""]
+@pytest.mark.parametrize(("chunks", "added", "first"), [(100, 95, 0), (3, 110, 80)])
+def test_hashes_are_remembered_across_chunks_and_the_oldest_are_forgotten_first(chunks, added, first):
+    seen, hashes = SeenHashes(chunk=10, chunks=chunks), [sha256(number.to_bytes(4)).digest() for number in range(1095)]
+    for start in range(0, added, 5):
+        seen.add(hashes[start : start + 5])
+    assert all(each in seen for each in hashes[first:added])
+    assert not any(each in seen for each in hashes[: max(first - 10, 0)] + hashes[added:])
+
+
+# Read from a node -----------------------------------------------------------------------------------------------------
+
+
+# Each with the paths on which it can come: a query to a store names a time, so it never returns another year.
+BAD = [
+    ("wrong_size", {"payload": b""}, {"live", "store"}),
+    ("wrong_size", {"payload": bytes(MAX_ENVELOPE_BYTES + 1)}, {"live", "store"}),
+    ("wrong_version", {"version": 0}, {"live", "store"}),
+    ("wrong_version", {"version": 2**32 - 1}, {"live", "store"}),
+    ("wrong_time", {"timestamp_ns": 0}, {"live"}),
+    ("wrong_time", {"timestamp_ns": 2**63 - 1}, {"live"}),
+    ("malformed", {"timestamp_ns": -(2**63)}, {"live"}),
+]
+
+
+def message(*topic, **options):
+    """Return a message of the age that a pass over a store reads."""
+    return conftest.message(*topic, seconds_ago=5, **options)
+
+
+async def read(world, path, *messages):
+    """Put messages into the node as they are, without its checks, and read them twice."""
+    world.devnode.ring.capacity = 100
+    await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now())
+    for each in messages:
+        if path == "live":
+            world.devnode.ring.add(PUBSUB_TOPIC, each)
+        else:
+            world.archive(each)
+    for _ in range(2):
+        await (world.read() if path == "live" else world.walk())
+
+
+async def dead_letters():
+    return Counter(await asyncio.to_thread(lambda: list(DeadLetter.objects.values_list("reason", "path"))))
+
+
+@pytest.mark.parametrize("path", ["live", "store"])
+async def test_bad_messages_become_dead_letters_and_good_ones_around_them_are_taken(world, path):
+    good = [message(), message(payload=bytes(MAX_ENVELOPE_BYTES)), message()]
+    bad = [replace(message(), **changes) for _, changes, paths in BAD if path in paths]
+    await read(world, path, good[0], *bad, message(FOREIGN), *good[1:])
+    assert sorted(world.new) == sorted(message_hash(PUBSUB_TOPIC, each) for each in good)
+    assert await dead_letters() == Counter((reason, path) for reason, _, paths in BAD if path in paths)
+
+
+async def test_one_hash_with_other_metadata_is_one_envelope(world):
+    """Version and ephemeral are no part of the hash. The bad copy comes first."""
+    good = message()
+    await read(world, "live", replace(good, version=0), replace(good, ephemeral=True), good)
+    assert world.new == [message_hash(PUBSUB_TOPIC, good)]
+    assert await dead_letters() == {("wrong_version", "live"): 1}

@@ -1,20 +1,11 @@
-"""The windows to read next, as tables."""
+"""What to read next of a store, and when to read a cache again, as tables."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from waku_bridge.reading.store.windows import (
-    EPOCH,
-    Window,
-    newest_slice,
-    plan,
-    rest,
-    searched_until,
-    settled,
-    suspect,
-    urgent,
-)
+from waku_bridge.reading.pace import IDLE_SECONDS, MIN_SECONDS, Ring
+from waku_bridge.reading.store.windows import EPOCH, Window, plan, searched_until
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -68,16 +59,12 @@ def test_the_first_pass_of_a_reader_covers_the_suspect_window_of_its_predecessor
     assert (found.fresh, found.missed) == (span(*fresh), missed and span(*missed))
 
 
-def test_passes_leave_no_gap_between_them_and_read_no_time_twice():
+def test_neither_passes_nor_their_windows_leave_a_gap_or_read_a_time_twice():
     before = planned(-60)
     after = plan(watermark_at=before.watermark_at, late_searched_at=NOW, now=at(3), recovery=DAY)
     assert after.fresh.start_ns == before.fresh.end_ns + 1
-
-
-def test_the_fresh_and_the_missed_window_leave_no_gap_between_them():
     found = planned(-3600)
-    assert found.missed.end_at == found.fresh.start_at
-    assert found.missed.start_at == at(-3600 + TICK)
+    assert (found.missed.start_at, found.missed.end_at) == (at(-3600 + TICK), found.fresh.start_at)
 
 
 def test_catching_up_goes_back_no_further_than_the_recovery_time():
@@ -86,76 +73,25 @@ def test_catching_up_goes_back_no_further_than_the_recovery_time():
     assert found.unrecoverable == timedelta(seconds=3690)
 
 
-@pytest.mark.parametrize("last", [0, -599])
-def test_late_messages_are_searched_every_ten_minutes(last):
-    assert planned(0, late=last).late is None
+ALL_LATE = (-75 * 60, -60)
 
 
 @pytest.mark.parametrize(
-    ("last", "is_late", "late"),
+    ("watermark", "last", "is_late", "late"),
     [
-        (-600, False, (-600 - 65 * 60 + TICK, -65 * 60)),  # each message once, when no other will come beside it
-        (-700, False, (-700 - 65 * 60 + TICK, -65 * 60)),
-        (-600, True, (-75 * 60, -60)),
-        (-76 * 60, False, (-75 * 60, -60)),
-        (-(10**6), False, (-75 * 60, -60)),  # the first time
+        (0, 0, False, None),
+        (0, -599, False, None),
+        (0, -600, False, (-600 - 65 * 60 + TICK, -65 * 60)),  # each message once, when no other will come beside it
+        (0, -700, False, (-700 - 65 * 60 + TICK, -65 * 60)),
+        (0, -600, True, ALL_LATE),
+        (0, -76 * 60, False, ALL_LATE),
+        (0, -(10**6), False, ALL_LATE),  # the first time
+        (-3, 30 * 24 * 3600, False, ALL_LATE),  # a corrected clock, which will not reach the last search for a month
+        (-3600, -600, False, ALL_LATE),  # a store after an outage counts as late
     ],
 )
-def test_without_late_messages_only_the_time_that_was_not_searched_yet_is_searched(last, is_late, late):
-    assert planned(0, late=last, is_late=is_late).late == span(*late)
-
-
-def test_after_a_correction_of_the_clock_all_late_messages_are_searched_at_once():
-    """Otherwise there would be no search until the clock reaches the time of the last one."""
-    assert planned(-3, late=30 * 24 * 3600).late == span(-75 * 60, -60)
-
-
-def test_a_store_after_an_outage_counts_as_late():
-    assert planned(-3600, late=-600).late == span(-75 * 60, -60)
-
-
-def test_a_possible_loss_is_searched_at_once_and_the_time_around_it_later():
-    assert urgent(lost_since=at(-10), now=NOW) == span(-12, 25)
-    assert urgent(lost_since=at(-3600), now=NOW) == span(-180, 25)
-    assert suspect(since=at(-10), now=NOW) == span(-70, 25)
-
-
-@pytest.mark.parametrize(
-    ("doubtful", "part"),
-    [((-50, 25), None), ((-70, 25), (-70, -60)), ((-200, -100), (-200, -100)), ((-60, 0), (-60, -60))],
-)
-def test_a_suspect_window_is_settled_up_to_a_minute_ago(doubtful, part):
-    assert settled(span(*doubtful), now=NOW) == (part and span(*part))
-
-
-def test_the_part_of_a_suspect_window_that_was_not_read_remains():
-    assert span(-70, 25).after(span(-70, -60)) == span(-60 + TICK, 25)
-    assert span(-200, -100).after(span(-200, -100)) is None
-
-
-def slices(window):
-    while window:
-        yield newest_slice(window)
-        window = rest(window)
-
-
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [
-        ((0, 30), [(0, 30)]),
-        ((0, 60), [(0, 60)]),
-        ((0, 61), [(1, 61), (0, 1 - TICK)]),
-        ((0, 150), [(90, 150), (30 - TICK, 90 - TICK), (0, 30 - 2 * TICK)]),
-        ((0, 0), [(0, 0)]),
-    ],
-)
-def test_the_slices_of_a_window_cover_it_newest_first(window, expected):
-    assert list(slices(span(*window))) == [span(*each) for each in expected]
-
-
-def test_suspect_windows_are_merged_into_their_hull():
-    assert span(0, 10).hull(span(5, 20)) == span(0, 20)
-    assert span(0, 10).hull(None) == span(0, 10)
+def test_late_messages_are_searched_every_ten_minutes(watermark, last, is_late, late):
+    assert planned(watermark, late=last, is_late=is_late).late == (late and span(*late))
 
 
 @pytest.mark.parametrize(
@@ -170,3 +106,45 @@ def test_nanoseconds_are_exact_and_adjacent_windows_leave_none_out():
     second = Window(first.end_at, NOW)
     assert first.end_ns == 1767225600_123456_999
     assert second.start_ns == 1767225600_123456_000
+
+
+# The pause before the next read of a cache ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capacity", "page", "elapsed", "pause"),
+    [
+        (200, 0, 1.0, IDLE_SECONDS),
+        (100, 0, 1.0, 0.1),  # a burst of 500 per second fills half of it in that time
+        (50, 0, 1.0, 0.05),
+        (10, 0, 1.0, 0.01),
+        (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
+        (200, 1, 0.15, IDLE_SECONDS),
+        (50, 20, 0.15, 0.0375),  # 133 per second: a tenth of the ring
+        (50, 5, 0.01, 0.01),  # 500 per second
+        (50, 25, 0.15, 0.0),  # half full
+        (50, 50, 0.15, 0.0),
+        (10_000, 75, 0.15, MIN_SECONDS),  # 500 per second fill little of a large cache
+        (10_000, 4_000, 0.05, 0.0125),
+    ],
+)
+def test_a_fuller_cache_is_read_sooner(capacity, page, elapsed, pause):
+    assert Ring(capacity).next_read(page, page, elapsed) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize("rate", [20, 250, 500, 1000])
+def test_a_burst_in_an_idle_moment_does_not_overflow_a_cache_of_fifty(rate):
+    """Each read and its commit take ten milliseconds."""
+    ring, pause = Ring(50), IDLE_SECONDS
+    for _ in range(100):
+        pause = ring.next_read(0, 0, pause)
+    for _ in range(200):
+        page = round(rate * (pause + 0.01))
+        assert page < 50 * (1.3 if rate > 500 else 1)
+        pause = ring.next_read(page, page, pause + 0.01)
+
+
+@pytest.mark.parametrize(("pages", "fill"), [([0], 0.0), ([25], 0.5), ([50], 1.0), ([51], 0.5), ([1000, 100], 0.05)])
+def test_the_fill_of_a_cache_follows_from_the_page_and_its_capacity(pages, fill):
+    ring = Ring(50)
+    assert [ring.fill(page) for page in pages][-1] == fill
