@@ -2,21 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from aiohttp import web
 from django.utils import timezone
 
-from embedded.node.node import NODE, Settings
+from embedded.node.node import NODE, Node, Settings
 from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
 from kit.http.connections import new_client, submit
 from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
+from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge.node import WakuNode
 from waku_bridge.node import client as node_client
@@ -28,32 +30,24 @@ class DevNode:
     """A development node. ``waku`` is the server's client of it."""
 
     waku: WakuNode
-    runner: web.AppRunner
+    node: Node
+    stop: Callable[[], None]
 
     @property
     def url(self) -> str:
         return self.waku.url
 
     def fails(self, **faults: Any) -> None:
-        self.runner.app[NODE].faults.update(faults)
-
-    def stats(self) -> dict[str, Any]:
-        async def look() -> dict[str, Any]:
-            return self.runner.app[NODE].stats()
-
-        return submit(look()).result()
-
-    def faults(self) -> dict[str, Any]:
-        async def look() -> dict[str, Any]:
-            return self.runner.app[NODE].faults.as_dict()
-
-        return submit(look()).result()
+        self.node.faults.update(faults)
 
     def has(self, *hashes: bytes) -> bool:
         return submit(self.waku.known(hashes)).result() == set(hashes)
 
-    def stop(self) -> None:
-        submit(self.runner.cleanup()).result()
+    def stats(self) -> dict[str, Any]:
+        async def look() -> dict[str, Any]:
+            return self.node.stats()
+
+        return submit(look()).result()
 
 
 @pytest.fixture
@@ -61,27 +55,20 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[DevNod
     """Return a function that starts development nodes, which gossip with each other: ``start(2)``."""
     monkeypatch.setattr(node_client, "PEERS_SECONDS", 0.0)  # it is measured by another clock
     client = new_client(timeout_seconds=5)
-    running: list[DevNode] = []
+    with ExitStack() as running:
 
-    def start_nodes(count: int) -> list[DevNode]:
-        ports = [free_port() for _ in range(count)]
-        for port in ports:
-            peers = tuple(f"http://127.0.0.1:{other}" for other in ports if other != port)
-            runner = submit(_serve(Settings(shards=(PUBSUB_TOPIC,), peers=peers), port)).result()
-            running.append(DevNode(WakuNode(f"http://127.0.0.1:{port}", client), runner))
-        return running[-count:]
+        def start_nodes(count: int) -> list[DevNode]:
+            ports = [free_port() for _ in range(count)]
+            return [start_node(port, [other for other in ports if other != port]) for port in ports]
 
-    yield start_nodes
-    for node in running:
-        node.stop()
+        def start_node(port: int, peers: list[int]) -> DevNode:
+            settings = Settings(shards=(PUBSUB_TOPIC,), peers=tuple(f"http://127.0.0.1:{other}" for other in peers))
+            own = running.enter_context(ExitStack())
+            url, app = own.enter_context(served(partial(create_app, settings), port))
+            return DevNode(WakuNode(url, client), app[NODE], own.close)
+
+        yield start_nodes
     submit(client.aclose()).result()
-
-
-async def _serve(settings: Settings, port: int) -> web.AppRunner:
-    runner = web.AppRunner(create_app(settings), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    return runner
 
 
 class Clock:
@@ -90,11 +77,14 @@ class Clock:
     def __init__(self) -> None:
         self.at = timezone.now()
 
-    def goes(self, seconds: float) -> None:
+    def goes(self, seconds: float, *processes: "OutboxProcess") -> None:
+        """Let time pass, and then these processes work."""
         self.at += timedelta(seconds=seconds)
+        for process in processes:
+            process.works()
 
-    def goes_to(self, at: datetime) -> None:
-        self.at = max(self.at, at)
+    def goes_to(self, at: datetime, *processes: "OutboxProcess") -> None:
+        self.goes(max((at - self.at).total_seconds(), 0), *processes)
 
 
 @pytest.fixture

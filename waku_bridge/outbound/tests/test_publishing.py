@@ -1,4 +1,4 @@
-"""Publication: replies are published, by another node where one fails, attempted again, and given up."""
+"""Replies are encoded, stored once, published, by another node where one fails, attempted again, and given up."""
 
 import asyncio
 import secrets
@@ -13,24 +13,30 @@ from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 from structlog.testing import capture_logs
 
-from kit.batches.batch import Step
 from kit.http.connections import new_client, submit
-from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration
-from tests.rig.delivering import Process, wait_for_wakeup
+from notifications.messages import Answer
+from registrations.messages import QueryInfo
+from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration, replies_to
+from tests.rig.delivering import Process, fresh, wait_for_wakeup
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
+from waku_bridge.codec import topics
+from waku_bridge.codec.envelope import Reply as ReplyBody
+from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.messages import PushResponse
+from waku_bridge.codec.waku_message import serialize
+from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, WakuNode
 from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE
-from waku_bridge.outbound import Nodes, Reply, publishing, record
-from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, give_up, publish_one
+from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, publishing, record, reply_to, return_address
+from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, publish_one
 from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 State = OutboundReply.State
+pytestmark = pytest.mark.django_db
 
 
 class Node:
@@ -56,10 +62,6 @@ def publish(*nodes):
     OutboxProcess(nodes).works()
 
 
-def fresh(reply):
-    return OutboundReply.objects.get(pk=reply.pk)
-
-
 def decided(process, body=b"m"):
     """Have a batch of this process decide on a reply."""
     process.replies.append(Reply(secrets.token_bytes(32), PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(body)))
@@ -68,7 +70,6 @@ def decided(process, body=b"m"):
 # New ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 def test_a_reply_is_published_after_its_batch_and_kept_until_it_is_confirmed(clock):
     process = OutboxProcess([node := Node()])
     decided(process)
@@ -81,30 +82,6 @@ def test_a_reply_is_published_after_its_batch_and_kept_until_it_is_confirmed(clo
     assert (row.state, row.payload, row.node, row.attempt_count) == (State.PUBLISHED, row.payload, "http://node", 1)
     assert row.message_hash == message_hash(pubsub_topic, message)
     assert (row.published_at, row.next_attempt_at) == (clock.at, clock.at + CHECK_AFTER)
-
-
-class Lost(Step):
-    """A step at which PostgreSQL runs out of memory while there are replies, so that their batch is rolled back."""
-
-    def __init__(self, process):
-        self._process = process
-
-    def next_at(self):
-        return 0.0 if self._process.replies else None
-
-    def work(self, batch):
-        assert len(batch.handed) == 1
-        self._process.replies.clear()
-        raise MemoryError
-
-
-@pytest.mark.django_db
-def test_no_reply_is_published_before_its_commit():
-    process = OutboxProcess([node := Node()])
-    decided(process)
-    process.steps.append(Lost(process))
-    process.works()
-    assert (node.asked, process.outbox.publisher.under_way, OutboundReply.objects.count()) == (0, 0, 0)
 
 
 @pytest.mark.django_db(transaction=True)  # what is left behind is counted after the commit
@@ -124,7 +101,6 @@ def left_behind():
     return REGISTRY.get_sample_value("pushserver_left_behind_total", {"kind": "replies"}) or 0
 
 
-@pytest.mark.django_db
 def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
     numbers = []
     for replies in (1, 64):
@@ -145,7 +121,6 @@ def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
 # Nodes ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
     """Settings refuse a URL with a password. A path may be secret, too."""
     make_reply(at=clock.at)
@@ -170,26 +145,13 @@ def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
     assert "5ecret" not in f"{logs}{metrics}"
 
 
-@pytest.mark.django_db
-def test_a_published_reply_is_not_published_by_a_later_batch(clock):
-    make_reply(at=clock.at)
-    publish(node := Node())
-    clock.goes(3)
-    publish(node)
-    assert len(node.published) == 1
-
-
-@pytest.mark.django_db
-def test_a_reply_is_published_by_the_first_node_that_takes_it(clock):
-    reply, other, spare = make_reply(at=clock.at), Node("http://other"), Node()
-    publish(deaf(), other, spare)
-    assert (len(other.published), len(spare.published), fresh(reply).node) == (1, 0, "http://other")
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("nodes", [[], [deaf()]], ids=["no node", "a node that refuses"])
-def test_a_reply_that_no_node_takes_is_published_later(nodes, clock):
-    reply = make_reply(at=clock.at)
+@pytest.mark.parametrize(
+    ("nodes", "needs_confirmation", "state"),
+    [([], True, State.PUBLISHED), ([deaf()], True, State.PUBLISHED), ([deaf()], False, State.UNCONFIRMED)],
+    ids=["no node", "a node that refuses", "a reply without confirmation"],
+)
+def test_a_reply_that_no_node_takes_is_published_later(nodes, needs_confirmation, state, clock):
+    reply = make_reply(at=clock.at, needs_confirmation=needs_confirmation)
     publish(*nodes)
     assert (fresh(reply).state, fresh(reply).attempt_count, fresh(reply).payload) == (State.PENDING, 1, reply.payload)
     clock.goes(9)
@@ -198,10 +160,9 @@ def test_a_reply_that_no_node_takes_is_published_later(nodes, clock):
     clock.goes(1)
     publish(node)
     publish(node)
-    assert (len(node.published), fresh(reply).state) == (1, State.PUBLISHED)
+    assert (len(node.published), fresh(reply).state) == (1, state)
 
 
-@pytest.mark.django_db
 def test_a_fault_of_ours_while_publishing_keeps_the_reply_and_stops_no_other(clock):
     class Broken(Node):
         async def publish(self, pubsub_topic, message):
@@ -218,7 +179,6 @@ def test_a_fault_of_ours_while_publishing_keeps_the_reply_and_stops_no_other(clo
     assert {"event": "publishing_failed", "error": "KeyError", "log_level": "error"} in logs
 
 
-@pytest.mark.django_db
 def test_a_node_that_failed_a_moment_ago_comes_last(clock):
     first, second = deaf("http://first"), Node("http://second")
     process = OutboxProcess([first, second])
@@ -232,7 +192,6 @@ def test_a_node_that_failed_a_moment_ago_comes_last(clock):
     assert first.asked == 2
 
 
-@pytest.mark.django_db
 def test_a_message_that_is_too_large_is_no_failure_of_the_node(clock):
     first, second = Node("http://first", error=MessageTooLarge("no", 100)), Node("http://second")
     process = OutboxProcess([first, second])
@@ -302,7 +261,6 @@ def outgoing():
     return Outgoing(1, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW, 1, 0, "", None, None, b"e" * 32)
 
 
-@pytest.mark.django_db
 def test_the_wait_grows_each_time_that_no_node_takes_a_reply(clock):
     reply, waits = make_reply(at=clock.at), []
     for _ in range(8):
@@ -310,25 +268,6 @@ def test_the_wait_grows_each_time_that_no_node_takes_a_reply(clock):
         waits.append((fresh(reply).next_attempt_at - clock.at).total_seconds())
         clock.goes_to(fresh(reply).next_attempt_at)
     assert waits == [10, 20, 30, 40, 50, 60, 60, 60]
-
-
-@pytest.mark.django_db
-def test_a_repeated_reply_goes_to_another_node_first(clock):
-    """The first node drops it, because gossip has shown it the message."""
-    reply = make_reply(at=clock.at, node="http://first", published_at=clock.at)
-    first, second = Node("http://first"), Node("http://second")
-    publish(first, second)
-    assert (len(first.published), len(second.published), fresh(reply).node) == (0, 1, "http://second")
-
-
-@pytest.mark.django_db
-def test_the_stores_decide_about_a_published_reply_whose_repetition_is_refused(clock):
-    """Perhaps they were late with it, which is no reason to publish it as a new message."""
-    reply = make_reply(at=clock.at, node="http://node", published_at=clock.at, message_hash=b"h" * 32)
-    publish(deaf())
-    row = fresh(reply)
-    assert (row.state, row.payload, row.timestamp_ns) == (State.PUBLISHED, reply.payload, reply.timestamp_ns)
-    assert row.next_attempt_at < clock.at + timedelta(seconds=10)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -348,16 +287,6 @@ def test_a_late_result_does_not_change_a_reply_that_another_worker_published(clo
     assert (fresh(reply).state, fresh(reply).payload) == (State.CONFIRMED, None)
 
 
-@pytest.mark.django_db
-def test_a_reply_that_one_worker_publishes_is_not_claimed_by_another(clock):
-    make_reply(at=clock.at)
-    publish(deaf())
-    clock.goes(1)
-    publish(node := Node())
-    assert node.published == []
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize(("age_seconds", "is_fresh"), [(10, True), (20, False)])
 def test_store_nodes_get_a_timestamp_that_they_accept(age_seconds, is_fresh, clock):
     stamped_ns = time.time_ns() - age_seconds * 10**9
@@ -372,7 +301,6 @@ def test_store_nodes_get_a_timestamp_that_they_accept(age_seconds, is_fresh, clo
 # Giving up ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 def test_a_reply_is_given_up_after_an_hour_and_its_payload_dropped(clock):
     old, young = make_reply(at=clock.at), make_reply(at=clock.at + timedelta(minutes=1))
     clock.goes(3600)
@@ -381,18 +309,78 @@ def test_a_reply_is_given_up_after_an_hour_and_its_payload_dropped(clock):
     assert [message.payload for _, message in node.published] == [young.payload]
 
 
-@pytest.mark.django_db
-def test_each_batch_gives_up_a_limited_number_of_replies(clock):
-    """After an hour without nodes there may be more replies than one statement can close within its timeout."""
-    for _ in range(5):
-        make_reply(at=clock.at)
-    clock.goes(3600)
-    assert [give_up(limit=2, now=clock.at) for _ in range(4)] == [2, 2, 1, 0]
-
-
-@pytest.mark.django_db
 def test_a_published_reply_that_cannot_be_repeated_is_unconfirmed_and_not_abandoned(clock):
     reply = make_reply(at=clock.at, node="http://node", published_at=clock.at, attempt_count=1)
     clock.goes(3600)
     publish(node := Node())
     assert (node.asked, fresh(reply).state, fresh(reply).payload) == (0, State.UNCONFIRMED, None)
+
+
+# Recording ------------------------------------------------------------------------------------------------------------
+
+
+NWAKU_LIMIT_BYTES = 150 * 1024
+
+
+def info(number, entries=0):
+    copies = tuple(bytes([index % 256]) * 64 for index in range(entries))
+    return QueryInfo(CLIENT.key_hash, f"{number:08x}-1111-4111-8111-111111111111", 2**64 - 1, b"g" * 65, "", copies)
+
+
+def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32, **fields):
+    return Reply(envelope_hash, pubsub_topic, EPHEMERAL.pub33, body, **fields)
+
+
+def recorded(body, **fields):
+    return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER).outgoing()
+
+
+@pytest.mark.requirement("SR17")
+def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
+    [outgoing] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
+    row = OutboundReply.objects.get(pk=outgoing.id)
+    assert row.pubsub_topic == "/waku/2/rs/16/64"
+    assert row.content_topic == topics.content_topic(topics.partitioned_name(EPHEMERAL.pub33))
+    assert (row.state, row.message_type, row.part) == (State.PENDING, MessageType.RESPONSE, 0)
+    assert (row.next_attempt_at, row.created_at) == (NOW + RETRY_AFTER, NOW)
+    assert decode(bytes(row.payload), [EPHEMERAL], EPHEMERAL).body == PushResponse(b"m")
+
+
+def test_an_envelope_gets_one_reply_and_a_second_one_in_its_batch_stops_no_other():
+    replies = [reply(PushResponse(b"m"), envelope_hash=envelope_hash) for envelope_hash in (b"e" * 32, b"f" * 32)]
+    first = record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER).outgoing()
+    assert recorded(PushResponse(b"other")) == []
+    assert sorted(row.pk for row in OutboundReply.objects.all()) == sorted(outgoing.id for outgoing in first)
+    assert len(first) == 2
+
+
+def test_a_return_address_is_the_author_and_the_shard():
+    answer = Answer("waku", b"e" * 32, return_address(EPHEMERAL.pub33, PUBSUB_TOPIC), b"m", ())
+    assert reply_to(answer) == reply(PushResponse(b"m", ()))
+
+
+def test_a_batch_costs_one_statement():
+    replies = [reply(PushResponse(b"m"), envelope_hash=bytes([number]) * 32) for number in range(50)]
+    with statements() as sent:
+        assert len(record(replies, now=NOW, retry_after=RETRY_AFTER).outgoing()) == 50
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("installations", "entries", "parts"),
+    [(20, 0, 1), (1, 2000, 1), (3, 2000, 3), (6, 600, 2), (5, 1000, 3), (20, 2000, MAX_PARTS)],
+)
+def test_a_long_answer_is_split_so_that_every_node_carries_each_part(installations, entries, parts):
+    infos = tuple(info(number, entries) for number in range(installations))
+    assert len(recorded(QueryResponse(b"q" * 32, success=True, info=infos))) == parts
+    answers = [decoded.body for decoded in replies_to(EPHEMERAL)]
+    assert [each for answer in answers for each in answer.info] == list(infos[: MAX_PARTS if entries == 2000 else None])
+    assert {(answer.message_id, answer.success) for answer in answers} == {(b"q" * 32, True)}
+    assert sorted(OutboundReply.objects.values_list("part", flat=True)) == list(range(parts))
+    rows = OutboundReply.objects.all()
+    messages = [WakuMessage(row.payload, row.content_topic, row.timestamp_ns) for row in rows]
+    assert all(len(serialize(message)) <= NWAKU_LIMIT_BYTES for message in messages)
+
+
+def test_every_reply_has_its_message_type():
+    assert set(MESSAGE_TYPES) == set(ReplyBody.__args__) == {RegistrationResponse, QueryResponse, PushResponse}
