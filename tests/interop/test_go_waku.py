@@ -1,6 +1,6 @@
 """Differences of go-waku from nwaku that `waku_bridge/node` has to handle, observed on a real node.
 
-`waku_bridge/node/tests/test_dialect.py` has recorded answers of both.
+`waku_bridge/node/tests/test_client.py` has recorded answers of both.
 """
 
 import time

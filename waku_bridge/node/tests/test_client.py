@@ -1,20 +1,22 @@
-"""The client of a Waku node, with the different and the invalid answers that nodes give.
+"""The client of a Waku node, with the different and the invalid answers that nodes give, and their JSON.
 
 nwaku's words were measured on v0.38.1, or are by its source; go-waku's are those of tests/interop.
 """
 
 import asyncio
+import base64
+import contextlib
 import json
 
 import httpx
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from embedded.node.server import REFUSED
-from kit.http.connections import new_client
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import (
+    BadNodeMessage,
     Busy,
     CursorLost,
     MessageTooLarge,
@@ -25,9 +27,10 @@ from waku_bridge.node import (
     StoreEntry,
     StorePage,
     WakuNode,
-    client,
+    from_json,
     to_json,
 )
+from waku_bridge.node.dialect import read_base64, read_store_page
 
 SHARD = "/waku/2/rs/16/32"
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
@@ -88,13 +91,11 @@ def publish(node, times=1):
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def test_reads_a_page_as_it_came():
-    assert read(ok([{"contentTopic": "t"}, 5])) == [{"contentTopic": "t"}, 5]
-
-
-@pytest.mark.parametrize("nothing", [[], None])
-def test_both_an_empty_list_and_null_are_an_empty_page(nothing):
-    assert read(ok(nothing)) == []
+@pytest.mark.parametrize(
+    ("body", "page"), [([{"contentTopic": "t"}, 5], [{"contentTopic": "t"}, 5]), ([], []), (None, [])]
+)
+def test_reads_a_page_as_it_came_of_which_null_is_an_empty_one(body, page):
+    assert read(ok(body)) == page
 
 
 @pytest.mark.parametrize("text", ["", "no subscription found for pubsubTopic"], ids=["nwaku", "go-waku"])
@@ -132,34 +133,8 @@ def test_a_text_that_is_no_utf8_does_not_cost_the_page(broken):
     assert page[1] == {"contentTopic": "ours"}
 
 
-def test_an_answer_that_is_no_http_is_a_node_error():
-    async def nonsense(request):
-        request.transport.write(b"this is no HTTP at all\r\n\r\n")
-        request.transport.close()
-        return web.Response()
-
-    async def main():
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", nonsense)
-        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
-            with pytest.raises(NodeError):
-                await WakuNode(f"http://127.0.0.1:{server.port}", client).read(SHARD)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("answer", [{"messages": None}, {}, {"statusCode": 200, "messages": []}])
-def test_every_form_of_an_empty_store_page_is_read(answer):
-    assert Node(store=[ok(answer)]).run(lambda node: node.store_page(pageSize=1)) == StorePage()
-
-
 def ask_store(answer: httpx.Response) -> StorePage:
     return Node(store=[answer]).run(lambda node: node.store_page(pageSize=1))
-
-
-def test_a_page_of_the_store_is_read():
-    page = {"messages": [{"messageHash": "0x" + "ab" * 32}], "paginationCursor": "0x" + "ab" * 32}
-    assert ask_store(ok(page)) == StorePage((StoreEntry(b"\xab" * 32),), "0x" + "ab" * 32)
 
 
 def test_the_messages_of_a_store_page_are_returned():
@@ -196,16 +171,12 @@ def test_an_answer_that_is_no_page_of_a_store_is_a_node_error(answer):
 # Publishing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_published_by_relay_and_the_next_one_does_not_ask_for_the_health_again():
+def test_messages_are_published_by_relay_and_share_one_answer_about_the_health():
     node = Node(relay=[ok()])
     assert publish(node, times=2) == [("GET", HEALTH), ("POST", RELAY), ("POST", RELAY)]
     assert node.bodies[1] == to_json(MESSAGE)
-
-
-def test_messages_at_the_same_time_share_one_answer_about_the_health():
-    node = Node(relay=[ok()])
     node.run(lambda client: asyncio.gather(*(client.publish(SHARD, MESSAGE) for _ in range(50))))
-    assert [node.calls.count(call) for call in (("GET", HEALTH), ("POST", RELAY))] == [1, 50]
+    assert [node.calls.count(call) for call in (("GET", HEALTH), ("POST", RELAY))] == [2, 52]
 
 
 @pytest.mark.parametrize("without_peers", [health("NOT_READY"), health(connection="Disconnected")])
@@ -214,14 +185,6 @@ def test_a_node_without_peers_is_given_nothing_because_its_relay_would_answer_ok
     with pytest.raises(NoPeers):
         publish(node)
     assert node.calls == [("GET", HEALTH)]
-
-
-def test_a_node_that_found_peers_is_used_a_moment_later(monkeypatch):
-    monkeypatch.setattr(client, "PEERS_SECONDS", 0.0)
-    node = Node(health=[health("NOT_READY"), health()], relay=[ok()])
-    with pytest.raises(NoPeers):
-        publish(node)
-    assert publish(node)[1:] == [("GET", HEALTH), ("POST", RELAY)]
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(501, text="Non RLN"), ok({}), ok("healthy")])
@@ -249,15 +212,6 @@ def test_publishing_subscribes_a_node_that_forgot_the_shard():
     assert node.bodies[2] == [SHARD]
 
 
-def test_a_failed_subscription_is_removed_at_the_node():
-    """Otherwise nwaku would answer the repeated subscription with OK, and every read with an empty page."""
-    node = Node(subscribe=[httpx.Response(500, text="Subscribe failed: x"), ok()])
-    with pytest.raises(NodeError):
-        node.run(lambda node: node.subscribe(SHARD))
-    assert node.calls == [("POST", SUBSCRIBE), ("DELETE", SUBSCRIBE)]
-    assert node.bodies == [[SHARD], [SHARD]]
-
-
 @pytest.mark.parametrize(
     ("status", "text", "limit"),
     [
@@ -276,3 +230,123 @@ def test_the_refusal_of_a_large_message_has_the_limit_of_the_node(status, text, 
 def test_a_message_that_relay_does_not_take_is_a_node_error(answer):
     with pytest.raises(NodeError):
         publish(Node(relay=[answer]))
+
+
+# JSON of nwaku and go-waku --------------------------------------------------------------------------------------------
+
+
+# In base64 with both signs that differ: 4OHi4+Tl5ufo6err7O3u7/Dx8vP09fb3+Pn6+/z9/v8=
+DIGEST = bytes(range(0xE0, 0x100))
+STANDARD, URL_SAFE = base64.b64encode(DIGEST).decode(), base64.urlsafe_b64encode(DIGEST).decode()
+
+
+# The message that a real go-waku v0.10.0 answered a read with: no version and no timestamp, as its sender gave none.
+OF_GO_WAKU = {"payload": "aGFsbG///g==", "contentTopic": "/waku/1/0x75b8b8f6/rfc26", "meta": "bQ==", "ephemeral": None}
+ABSENT = dict.fromkeys(("payload", "timestamp", "version", "ephemeral", "meta"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (to_json(MESSAGE), MESSAGE),
+        (to_json(MESSAGE) | {"proof": "", "colour": [1]}, MESSAGE),  # unknown fields are ignored
+        ({"contentTopic": "t"}, WakuMessage(b"", "t", 0, version=0)),
+        ({"contentTopic": "t"} | ABSENT, WakuMessage(b"", "t", 0, version=0)),
+        (OF_GO_WAKU, WakuMessage(b"hallo\xff\xfe", OF_GO_WAKU["contentTopic"], 0, version=0, meta=b"m")),
+    ],
+)
+def test_a_message_is_read_as_written_and_fields_that_a_node_leaves_out_are_zero(raw, message):
+    assert from_json(raw) == message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        5,
+        "text",
+        [],
+        {},
+        {"contentTopic": None},
+        {"contentTopic": 5},
+        {"contentTopic": "t", "payload": "?"},
+        {"contentTopic": "t", "payload": "Y Q=="},
+        {"contentTopic": "t", "payload": "YWJjZ"},
+        {"contentTopic": "t", "payload": "é"},
+        {"contentTopic": "t", "payload": "\ud800"},
+        {"contentTopic": "t", "payload": [1, 2]},
+        {"contentTopic": "t", "payload": {"a": 1}},
+        {"contentTopic": "t", "meta": "?"},
+        {"contentTopic": "t", "timestamp": "1"},
+        {"contentTopic": "t", "timestamp": 1.5},
+        {"contentTopic": "t", "timestamp": 2**63},
+        {"contentTopic": "t", "timestamp": True},
+        {"contentTopic": "t", "version": "1"},
+    ],
+    ids=repr,
+)
+def test_refuses_an_object_that_is_no_message(raw):
+    with pytest.raises(BadNodeMessage):
+        from_json(raw)
+
+
+@given(st.binary(max_size=20))
+def test_base64_is_read_in_every_form(data):
+    for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
+        assert read_base64(encoded) == read_base64(encoded.rstrip("=")) == data
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=3)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("contentTopic", "payload", "timestamp", "version"), JSON)))
+def test_any_object_is_a_message_or_refused(raw):
+    with contextlib.suppress(BadNodeMessage):
+        assert from_json(raw).payload == read_base64(raw.get("payload") or "")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {
+            "requestId": "",
+            "statusCode": 200,
+            "statusDesc": "OK",
+            "messages": [{"messageHash": "0x" + DIGEST.hex(), "pubsubTopic": SHARD, "message": {"contentTopic": "t"}}],
+            "paginationCursor": "0x" + DIGEST.hex(),
+        },
+        {
+            "request_id": "7",
+            "status_code": 200,
+            "status_desc": "",
+            "messages": [{"message_hash": STANDARD, "pubsub_topic": SHARD, "message": {"contentTopic": "t"}}],
+            "pagination_cursor": STANDARD,
+            "colour": 1,
+        },
+    ],
+    ids=["nwaku", "go-waku"],
+)
+def test_a_page_of_the_store_in_both_dialects(answer):
+    page = read_store_page(answer)
+    assert page.entries == (StoreEntry(DIGEST, SHARD, {"contentTopic": "t"}),)
+    assert page.cursor in ("0x" + DIGEST.hex(), URL_SAFE)
+
+
+@pytest.mark.parametrize("cursor", ["\ud800", "\x00", "a b", "é", "0" * 1025], ids=ascii)
+def test_a_cursor_that_cannot_be_sent_back_is_an_error_of_the_node(cursor):
+    with pytest.raises(NodeError, match="cursor"):
+        read_store_page({"messages": [], "paginationCursor": cursor})
+
+
+@pytest.mark.parametrize("nothing", [{"messages": None}, {"messages": []}, {}])
+def test_an_empty_page_of_the_store(nothing):
+    assert read_store_page(nothing) == StorePage()
+
+
+NO_HASHES = [None, 5, "", "0x", "0x12", "zz", "e" * 63, STANDARD + "AAAA", "\ud800", "é" * 32]
+
+
+@pytest.mark.parametrize("entry", [*({"messageHash": text, "message": 1} for text in NO_HASHES), None, 5, "x", []])
+def test_an_entry_of_the_store_without_a_usable_hash_stays_on_the_page(entry):
+    message = entry["message"] if isinstance(entry, dict) else entry
+    assert read_store_page({"messages": [entry]}).entries == (StoreEntry(b"", "", message),)

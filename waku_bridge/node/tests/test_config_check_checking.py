@@ -1,11 +1,10 @@
 """The config check against a development node with each of its faults, and against servers of other kinds."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from io import StringIO
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -22,6 +21,7 @@ from embedded.node.server import create_app
 from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
 from kit.http.notices import Notice
+from tests.rig.peers import served
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.config_check import pages
 from waku_bridge.node.config_check.checking import check_all
@@ -32,33 +32,6 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GOOD = Settings(shards=(SHARD,), relay_cache_capacity=1000)
 
 
-class Served:
-    """An application that runs on a thread of its own, because the check blocks the thread of the test."""
-
-    def __init__(self, make: Callable[[], web.Application]) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._run(self._start(make))
-
-    async def _start(self, make: Callable[[], web.Application]) -> None:
-        self.app = make()
-        self._runner = web.AppRunner(self.app, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-
-    def _run(self, coroutine: Any) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
-
-    def stop(self) -> None:
-        self._run(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 @pytest.fixture(autouse=True)
 def empty_cache() -> Iterator[None]:
     cache.clear()
@@ -67,24 +40,22 @@ def empty_cache() -> Iterator[None]:
 
 
 @pytest.fixture
-def serve(settings: LazySettings) -> Iterator[Any]:
+def serve(settings: LazySettings) -> Iterator[Callable[..., tuple[str, web.Application]]]:
     """Start an application and make it the only node of the settings."""
-    running: list[Served] = []
+    with ExitStack() as running:
 
-    def start(make: Callable[[], web.Application]) -> Served:
-        running.append(Served(make))
-        settings.WAKU_PUBSUB_TOPICS = [SHARD]
-        settings.WAKU_NODES = settings.WAKU_STORE_NODES = [running[-1].url]
-        return running[-1]
+        def start(make: Callable[[], web.Application]) -> tuple[str, web.Application]:
+            url, app = running.enter_context(served(make))
+            settings.WAKU_PUBSUB_TOPICS = [SHARD]
+            settings.WAKU_NODES = settings.WAKU_STORE_NODES = [url]
+            return url, app
 
-    yield start
-    for each in running:
-        each.stop()
+        yield start
 
 
 def devnode(serve: Any, node_settings: Settings = GOOD) -> tuple[str, Node]:
-    served = serve(partial(create_app, node_settings))
-    return served.url, served.app[NODE]
+    url, app = serve(partial(create_app, node_settings))
+    return url, app[NODE]
 
 
 def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response]]) -> str:
@@ -95,56 +66,42 @@ def answering(serve: Any, answer: Callable[[web.Request], Awaitable[web.Response
         app.router.add_route("*", "/{path:.*}", answer)
         return app
 
-    return serve(make).url
+    url, _ = serve(make)
+    return str(url)
 
 
-def noted(url: str, now: datetime = NOW) -> Notice:
-    check_all(now=now)
+def noted(url: str) -> Notice:
+    check_all(now=NOW)
     return NOTICES.read([url])[url]
 
 
-def found(url: str, now: datetime = NOW) -> list[str]:
-    return [complaint.id for complaint in noted(url, now).complaints]
+def found(url: str) -> list[str]:
+    return [complaint.id for complaint in noted(url).complaints]
 
 
 def test_a_development_node_has_no_complaints(serve) -> None:
     url, _node = devnode(serve)
     notice = noted(url)
     assert notice.complaints == ()
-    assert notice.memory == {
-        "version": "nwaku 0.38.1",
-        "health": "READY",
-        "shards": "16: 32",
-        "longest_page": 0,
-    }
+    assert notice.memory == {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 0}
 
 
 @pytest.mark.parametrize(
-    ("switches", "ids"),
+    ("node_settings", "switches", "ids"),
     [
-        ({"no_peers": True}, ["no_peers"]),
-        ({"starting": True}, ["not_ready"]),
-        ({"clock_skew_ms": 30_000}, ["clock_skew"]),
-        ({"clock_skew_ms": -30_000}, ["clock_skew"]),
-        ({"store_no_peer": True}, ["no_store"]),
+        (GOOD, {"no_peers": True}, ["no_peers"]),
+        (GOOD, {"starting": True}, ["not_ready"]),
+        (GOOD, {"clock_skew_ms": 30_000}, ["clock_skew"]),
+        (GOOD, {"clock_skew_ms": -30_000}, ["clock_skew"]),
+        (GOOD, {"store_no_peer": True}, ["no_store"]),
+        (Settings(shards=("/waku/2/rs/1/32",)), {}, ["wrong_cluster"]),
+        (Settings(shards=("/waku/2/rs/16/64",)), {}, ["shard_not_served"]),
+        (Settings(), {}, ["shards_unknown"]),
     ],
 )
-def test_a_fault_of_the_node_is_found(serve, switches: dict[str, object], ids: list[str]) -> None:
-    url, node = devnode(serve)
+def test_a_fault_and_a_wrong_flag_of_the_node_are_found(serve, node_settings, switches, ids) -> None:
+    url, node = devnode(serve, node_settings)
     node.faults.update(switches)
-    assert found(url) == ids
-
-
-@pytest.mark.parametrize(
-    ("node_settings", "ids"),
-    [
-        (Settings(shards=("/waku/2/rs/1/32",)), ["wrong_cluster"]),
-        (Settings(shards=("/waku/2/rs/16/64",)), ["shard_not_served"]),
-        (Settings(), ["shards_unknown"]),
-    ],
-)
-def test_a_wrong_flag_of_the_node_is_found(serve, node_settings: Settings, ids: list[str]) -> None:
-    url, _node = devnode(serve, node_settings)
     assert found(url) == ids
 
 
@@ -159,12 +116,6 @@ def test_a_node_that_relays_more_than_its_record_names_is_found(serve) -> None:
     assert found(url) == []
     node.unsubscribe(SHARD)
     assert found(url) == ["shard_not_served"]
-
-
-def test_the_config_check_publishes_nothing(serve) -> None:
-    _url, node = devnode(serve)
-    check_all(now=NOW)
-    assert node.published == 0
 
 
 def test_an_operator_can_have_the_limit_of_the_message_size_checked(serve) -> None:
@@ -184,8 +135,9 @@ def test_an_operator_can_have_the_limit_of_the_message_size_checked(serve) -> No
 def test_a_check_without_the_size_publishes_nothing(serve) -> None:
     url, node = devnode(serve)
     call_command("check_node", stdout=StringIO())
-    assert node.published == 0
     assert NOTICES.read([url]) == {}
+    check_all(now=NOW)
+    assert node.published == 0
 
 
 def test_pages_stuck_at_the_default_size_are_found(serve) -> None:
@@ -197,21 +149,21 @@ def test_pages_stuck_at_the_default_size_are_found(serve) -> None:
     assert found(url) == []
 
 
-def test_go_waku_is_recognised(serve) -> None:
+OF_GO_WAKU = {"/debug/v1/version": '"v0.10.0-"', "/debug/v1/info": '{"enrUri":"x","listenAddresses":[]}'}
+WITHOUT_OLD_PATHS = {"/version": "v0.41.0", "/info": f'{{"enrUri":"{write_enr([SHARD], seq=1)}"}}'}
+
+
+@pytest.mark.parametrize(
+    ("bodies", "health", "ids"), [(OF_GO_WAKU, 501, ["go_waku", "shards_unknown"]), (WITHOUT_OLD_PATHS, 404, [])]
+)
+def test_go_waku_and_nodes_without_the_old_paths_are_read(
+    serve, bodies: dict[str, str], health: int, ids: list[str]
+) -> None:
     async def answer(request: web.Request) -> web.Response:
-        bodies = {"/debug/v1/version": '"v0.10.0-"', "/debug/v1/info": '{"enrUri":"x","listenAddresses":[]}'}
-        status = 501 if request.path == "/health" else 200 if request.path in bodies else 404
+        status = health if request.path == "/health" else 200 if request.path in bodies else 404
         return web.Response(status=status, text=bodies.get(request.path, "404 page not found\n"))
 
-    assert found(answering(serve, answer)) == ["go_waku", "shards_unknown"]
-
-
-def test_a_node_without_the_old_paths_is_read_all_the_same(serve) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        bodies = {"/version": "v0.41.0", "/info": f'{{"enrUri":"{write_enr([SHARD], seq=1)}"}}'}
-        return web.Response(status=200 if request.path in bodies else 404, text=bodies.get(request.path, ""))
-
-    assert found(answering(serve, answer)) == []
+    assert found(answering(serve, answer)) == ids
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", orjson.dumps({"secret": "<b>"}), b"[" * 5000])

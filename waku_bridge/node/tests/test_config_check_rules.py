@@ -1,9 +1,26 @@
+"""The config check without a network: parsers of a node's answers about itself, which trust none of them, and rules."""
+
+from base64 import urlsafe_b64encode
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from waku_bridge.node.config_check.enr import Shards
-from waku_bridge.node.config_check.readings import Health, LongestPage, Reading, Version
+from embedded.node.wire import write_enr
+from waku_bridge.node.config_check.enr import Shards, read_shards
+from waku_bridge.node.config_check.readings import (
+    Health,
+    LongestPage,
+    Reading,
+    Version,
+    read_health,
+    read_info,
+    read_mesh,
+    read_skew,
+    read_version,
+)
 from waku_bridge.node.config_check.rules import Expectations, complaints
 
 PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
@@ -28,13 +45,10 @@ def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
     return replace(GOOD, health=Health("READY", "Connected", PROTOCOLS | {protocol: state}))
 
 
-def test_a_node_as_documented_does_not_deviate() -> None:
-    assert found() == []
-
-
 @pytest.mark.parametrize(
     ("reading", "ids"),
     [
+        (GOOD, []),  # as documented
         (Reading(is_reachable=False), ["unreachable"]),
         (replace(GOOD, version=None), ["unknown_version"]),
         (replace(GOOD, version=Version(())), ["unknown_version"]),
@@ -76,17 +90,21 @@ def test_each_wrong_fact_is_a_complaint_of_its_own(reading: Reading, ids: list[s
     assert found(reading) == ids
 
 
-def test_a_node_that_serves_only_its_store_needs_no_relay() -> None:
-    store_only = replace(EXPECTED, is_read=False)
-    relay_off = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED"})
-    reading = replace(GOOD, health=relay_off, shards=None, longest_page=LongestPage(50, 9))
-    assert found(reading, store_only) == []
-    assert found(without("Store"), store_only) == ["no_store"]
-    assert found(without("Relay", "NOT_READY"), store_only) == ["no_peers"]
+STORE_ONLY, READ_ONLY = replace(EXPECTED, is_read=False), replace(EXPECTED, is_store=False)
+RELAY_OFF = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED"})
 
 
-def test_a_node_that_is_only_read_needs_no_store() -> None:
-    assert found(without("Store"), replace(EXPECTED, is_store=False)) == []
+@pytest.mark.parametrize(
+    ("reading", "expected", "ids"),
+    [
+        (replace(GOOD, health=RELAY_OFF, shards=None, longest_page=LongestPage(50, 9)), STORE_ONLY, []),
+        (without("Store"), STORE_ONLY, ["no_store"]),
+        (without("Relay", "NOT_READY"), STORE_ONLY, ["no_peers"]),
+        (without("Store"), READ_ONLY, []),
+    ],
+)
+def test_a_node_needs_only_what_it_is_used_for(reading: Reading, expected: Expectations, ids: list[str]) -> None:
+    assert found(reading, expected) == ids
 
 
 def test_the_text_of_a_complaint_has_its_numbers() -> None:
@@ -95,3 +113,157 @@ def test_the_text_of_a_complaint_has_its_numbers() -> None:
     assert complaint.problem == "its record does not name shard 0, 7"
     (skewed,) = complaints(replace(GOOD, skew_seconds=-31.4), EXPECTED)
     assert skewed.problem == "its clock is 31 s behind ours"
+
+
+# Parsers --------------------------------------------------------------------------------------------------------------
+
+
+# The record of a real go-waku v0.10.0, started for /waku/2/rs/16/32.
+GO_WAKU = (
+    "enr:-Jq4QGB3D_2yJ7RMd_KwVBmzVEB9fpRaLY8FIZljL4UZn-NQeepGCsPJqfkG5duifRanYK_QFWtSdHUE72A4SsnzjUeGAaH-XSrvgmlkgnY0gml"
+    "whH8AAAGCcnOFABABACCJc2VjcDI1NmsxoQNPNVvct8wK9yjvPM65YV2QaEu1sspfhZqw8LcEB1hxqoN0Y3CC7kmFd2FrdTIN"
+)
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+# The record -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_real_node_names_its_shards_also_in_its_info():
+    assert (
+        read_shards(GO_WAKU)
+        == read_info(b'{"listenAddresses":[],"enrUri":"%s"}' % GO_WAKU.encode())
+        == Shards(16, frozenset({32}))
+    )
+    assert str(read_shards(GO_WAKU)) == "16: 32"
+
+
+@pytest.mark.parametrize("shards", [(32,), (32, 64), (0, 1023), tuple(range(60))])
+def test_the_record_of_a_development_node_names_its_shards(shards):
+    topics = [f"/waku/2/rs/16/{shard}" for shard in shards]
+    assert read_shards(write_enr(topics, seq=70_000)) == Shards(16, frozenset(shards))
+
+
+def record(**pairs: bytes) -> str:
+    """Write a record with these items, each shorter than 56 bytes or written with a length of one byte."""
+
+    def string(value: bytes) -> bytes:
+        return bytes([0x80 + len(value)]) + value if len(value) < 56 else bytes([0xB8, len(value)]) + value
+
+    items = [bytes(64), b"\x07", *(item for name, value in pairs.items() for item in (name.encode(), value))]
+    body = b"".join(map(string, items))
+    return "enr:" + urlsafe_b64encode(bytes([0xF8, len(body)]) + body).decode().rstrip("=")
+
+
+def test_a_record_of_many_shards_is_read_from_bits():
+    bits = bytearray(128)
+    for shard in (0, 9, 32, 1023):
+        bits[shard // 8] |= 1 << shard % 8
+    assert read_shards(record(rsv=b"\x00\x10" + bits)) == Shards(16, frozenset({0, 9, 32, 1023}))
+
+
+@pytest.mark.parametrize(
+    "enr",
+    [
+        "",
+        "enr:",
+        "enr:-devnode",
+        "enr:é",
+        "enr:" + "A" * 700,
+        GO_WAKU[:-10],
+        record(),
+        record(rs=b""),
+        record(rs=b"\x00\x10\x02\x00\x20"),
+        record(rsv=b"\x00\x10\x01"),
+        write_enr((), seq=1),
+    ],
+)
+def test_a_record_without_shards_names_none(enr):
+    assert read_shards(enr) is None
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_a_record_or_none(data):
+    read_shards("enr:" + urlsafe_b64encode(data).decode())
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{}", b'{"enrUri":5}', b'{"enrUri":"x"}'])
+def test_info_without_a_record_has_no_shards(body):
+    assert read_info(body) is None
+
+
+# Health and version ---------------------------------------------------------------------------------------------------
+
+
+OF_NWAKU = b"""{"nodeHealth":"READY","connectionStatus":"Connected","colour":1,
+    "protocolsHealth":[{"Relay":"NOT_READY","desc":"No peers"},{"Store":"READY"},{"Mix":"what is this"},5]}"""
+OF_GO_WAKU = b'"Non RLN healthcheck is not implemented"'
+HEALTH = {
+    OF_NWAKU: Health("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""}),
+    b'{"nodeHealth":"SYNCHRONIZING","protocolsHealth":[]}': Health("SYNCHRONIZING"),  # before it reported connections
+    **dict.fromkeys([b"", OF_GO_WAKU, b"[]", b"READY"]),
+    **dict.fromkeys([b"{}", b'{"nodeHealth":5,"protocolsHealth":{}}', b'{"nodeHealth":"<b>"}'], Health()),
+}
+
+
+@pytest.mark.parametrize("body", HEALTH)
+def test_health_is_read_in_every_form_and_unknown_words_are_empty(body):
+    assert read_health(body) == HEALTH[body]
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        (b"v0.38.1", Version((0, 38, 1))),
+        (b"v0.37.1-beta", Version((0, 37, 1))),
+        (b"v0.36.0-12-gabcdef1\n", Version((0, 36, 0))),
+        (b"0.39", Version((0, 39, 0))),
+        (b'"v0.10.0-"', Version((0, 10, 0), is_go_waku=True)),
+        (b'"-"', Version((), is_go_waku=True)),
+        (b"n/a", Version(())),
+        (b"abcdef1", Version(())),
+        (b"", None),
+        (b"404 page\nnot found", None),
+        (b"x" * 200, None),
+    ],
+)
+def test_a_version_is_read_in_every_form(body, version):
+    assert read_version(body) == version
+
+
+@pytest.mark.parametrize(
+    ("body", "peers"),
+    [
+        (b'{"shard":32,"peers":[{"multiaddr":"x"},{}]}', 2),
+        (b'{"shard":32,"peers":[]}', 0),
+        (b'{"shard":32}', None),
+        (b"[]", None),
+        (b"", None),
+        (b'{"peers":5}', None),
+    ],
+)
+def test_the_peers_of_a_mesh_are_counted(body, peers):
+    assert read_mesh(body) == peers
+
+
+# The clock ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds_of_the_answer", "skew"),
+    [
+        ("Sat, 21 Nov 2026 12:00:00 GMT", 0, 0.0),
+        ("Sat, 21 Nov 2026 11:59:59 GMT", 0, 0.0),  # it may have been 11:59:59.999
+        ("Sat, 21 Nov 2026 12:00:03 GMT", 4, 0.0),  # it was written some time before we received it
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 0, 30.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 4, 26.0),
+        ("Sat, 21 Nov 2026 11:59:30 GMT", 0, -29.0),
+        ("Sat, 21 Nov 2026 11:59:30 GMT", 4, -29.0),
+        ("Sat, 21 Nov 2026 12:00:30 -0000", 0, 30.0),
+        ("tomorrow", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_the_skew_of_a_clock_is_the_smallest_that_explains_its_date(date, seconds_of_the_answer, skew):
+    answered_at = NOON + timedelta(seconds=seconds_of_the_answer)
+    assert read_skew(date, asked_at=NOON, answered_at=answered_at) == skew
