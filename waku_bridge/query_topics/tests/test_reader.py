@@ -1,4 +1,4 @@
-"""The query topics in a bridge's memory: they are complete in time, and new ones are reported."""
+"""The query topics in a bridge's memory: they are complete in time, and new ones are announced and reported."""
 
 import sys
 from datetime import UTC, datetime
@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from registrations.models import TopicKey
 from tests.rig.budget import examples
+from tests.rig.databases import notices
 from waku_bridge.codec import topics
 from waku_bridge.query_topics import listen_to, stop_listening_to
 from waku_bridge.query_topics.reader import TopicSet
+from waku_bridge.query_topics.registering import CHANNEL, read_notice
 from waku_bridge.query_topics.tests.listening import Listening
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,12 +45,78 @@ def lose_connection(listening):
         listening.refresh()
 
 
-def test_topics_from_before_the_start_are_loaded(listening):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-    assert not [text for text in (topic_of(HASHES[1]), "", "/waku/1/0xzzzzzzzz/rfc26") if text in listening]
-    assert len(listening) == 1
+def end_connection(listening):
+    """End the connection as the server does it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [listening.session._connection.info.backend_pid])
+    with pytest.raises(psycopg.Error):
+        listening.refresh()
+
+
+def register(number):
+    return lambda _: listen_to([HASHES[number]], now=NOW)
+
+
+def forget(number):
+    return lambda _: stop_listening_to(topics.query_name(HASHES[number]))
+
+
+def rolled_back(change):
+    def change_and_roll_back(listening):
+        with transaction.atomic():
+            change(listening)
+            transaction.set_rollback(True)
+
+    return change_and_roll_back
+
+
+def delete_rows(_listening):
+    """Remove all topics without an announcement."""
+    TopicKey.objects.all().delete()
+
+
+def announce_again(_listening):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify('query_topics', topic::text) FROM registrations_topickey")
+
+
+def share_a_topic(_listening):
+    """Let another user have the topic of the first one, which was announced before."""
+    TopicKey.objects.create(name="ab" * 64, topic=TopicKey.objects.get().topic, created_at=NOW)
+
+
+REFRESH = Listening.refresh  # any statement takes in what was committed before
+BEGUN = [register(0), REFRESH]
+STORIES = {
+    "topics from before the start are loaded": (BEGUN, [0], []),
+    "a topic is reported once": ([*BEGUN, register(0), register(1), REFRESH, register(1), REFRESH], [0, 1], [1]),
+    "a second name on a known topic is not reported": ([*BEGUN, announce_again, REFRESH], [0], []),
+    "a topic that was rolled back is not taken in": ([REFRESH, rolled_back(register(0)), REFRESH], [], []),
+    "a removed topic is dropped": ([register(1), *BEGUN, forget(0), REFRESH], [1], []),
+    "it is reported when it is registered again": ([*BEGUN, forget(0), REFRESH, register(0), REFRESH], [0], [0]),
+    "both before the next statement": ([*BEGUN, forget(0), register(0), REFRESH], [0], []),
+    "a removed topic that another user shares stays": ([*BEGUN, share_a_topic, forget(0), REFRESH], [0], []),
+    "a removal that was rolled back drops nothing": ([*BEGUN, rolled_back(forget(0)), REFRESH], [0], []),
+    "topics that a lost connection missed are taken in and reported": (
+        [*BEGUN, register(1), lose_connection, register(2), REFRESH],
+        [0, 1, 2],
+        [1, 2],
+    ),
+    "a connection that the server ends is opened again": ([REFRESH, register(0), end_connection, REFRESH], [0], [0]),
+    "removed rows stay until the next load": ([*BEGUN, delete_rows, REFRESH], [0], []),
+    "removed rows leave with the next load": ([*BEGUN, delete_rows, lose_connection, REFRESH], [], []),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_topics_in_memory_are_those_that_are_registered_and_new_ones_are_reported(listening, reported, story):
+    steps, held, new = STORIES[story]
+    for step in steps:
+        step(listening)
+    assert [number for number, each in enumerate(HASHES) if topic_of(each) in listening] == held
+    assert len(listening) == len(held)
+    assert sorted(reported) == sorted(topic_of(HASHES[number]) for number in new)
+    assert not [text for text in ("", "/waku/1/0xzzzzzzzz/rfc26") if text in listening]
 
 
 def test_a_large_batch_of_topics_is_taken_in_at_once(listening):
@@ -59,100 +127,6 @@ def test_a_large_batch_of_topics_is_taken_in_at_once(listening):
     assert all(topic_of(public_key_hash) in listening for public_key_hash in hashes)
 
 
-def test_a_topic_that_was_rolled_back_is_not_taken_in(listening):
-    listening.refresh()
-    with transaction.atomic():
-        listen_to(HASHES[:1], now=NOW)
-        transaction.set_rollback(True)
-    listening.refresh()
-    assert len(listening) == 0
-
-
-# What is new ----------------------------------------------------------------------------------------------------------
-
-
-def test_each_topic_registered_since_the_start_is_reported_once(listening, reported):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    assert reported == []
-    listen_to(HASHES[:2], now=NOW)
-    listening.refresh()
-    listen_to(HASHES[:2], now=NOW)
-    listening.refresh()
-    assert reported == [topic_of(HASHES[1])]
-
-
-def test_a_second_name_on_a_known_topic_is_not_reported(listening, reported):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify('query_topics', topic::text) FROM registrations_topickey")
-    listening.refresh()
-    assert reported == []
-
-
-# What is gone ---------------------------------------------------------------------------------------------------------
-
-
-def forget(public_key_hash):
-    stop_listening_to(topics.query_name(public_key_hash))
-
-
-def test_a_removed_topic_is_dropped_and_reported_when_it_is_registered_again(listening, reported):
-    listen_to(HASHES[:2], now=NOW)
-    listening.refresh()
-    forget(HASHES[0])
-    listening.refresh()
-    assert [topic_of(public_key_hash) in listening for public_key_hash in HASHES[:2]] == [False, True]
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-    assert reported == [topic_of(HASHES[0])]
-
-
-def test_a_topic_that_was_removed_and_registered_again_before_the_next_statement_stays(listening):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    forget(HASHES[0])
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-
-
-def test_a_removed_topic_that_another_user_shares_stays(listening):
-    """The other registration was announced before the first one was removed."""
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    TopicKey.objects.create(name="ab" * 64, topic=TopicKey.objects.get().topic, created_at=NOW)
-    forget(HASHES[0])
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-
-
-def test_a_removal_that_was_rolled_back_drops_nothing(listening):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    with transaction.atomic():
-        forget(HASHES[0])
-        transaction.set_rollback(True)
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-
-
-# Lost connections -----------------------------------------------------------------------------------------------------
-
-
-def test_after_a_lost_connection_missed_topics_are_taken_in_and_reported(listening, reported):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    listen_to(HASHES[1:2], now=NOW)
-    lose_connection(listening)
-    listen_to(HASHES[2:3], now=NOW)
-    listening.refresh()
-    assert all(topic_of(public_key_hash) in listening for public_key_hash in HASHES)
-    assert sorted(reported) == sorted(topic_of(public_key_hash) for public_key_hash in HASHES[1:])
-
-
 def test_a_failed_reload_keeps_the_topics_and_is_repeated(listening, reported):
     listen_to(HASHES[:1], now=NOW)
     listening.refresh()
@@ -160,42 +134,14 @@ def test_a_failed_reload_keeps_the_topics_and_is_repeated(listening, reported):
     listen_to(HASHES[1:2], now=NOW)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE registrations_topickey RENAME TO elsewhere")
-    with pytest.raises(psycopg.Error):
-        listening.refresh()
-    assert (topic_of(HASHES[0]) in listening, topic_of(HASHES[1]) in listening, reported) == (True, False, [])
-    with connection.cursor() as cursor:
+        with pytest.raises(psycopg.Error):
+            listening.refresh()
+        assert (topic_of(HASHES[0]) in listening, topic_of(HASHES[1]) in listening, reported) == (True, False, [])
         cursor.execute("ALTER TABLE elsewhere RENAME TO registrations_topickey")
     listening.refresh()
-    assert topic_of(HASHES[1]) in listening
     assert reported == [topic_of(HASHES[1])]
-
-
-def test_a_connection_that_the_server_ends_is_opened_again(listening):
-    listening.refresh()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [listening.session._connection.info.backend_pid])
-    listen_to(HASHES[:1], now=NOW)
-    with pytest.raises(psycopg.Error):
-        listening.refresh()
-    listening.refresh()
-    assert topic_of(HASHES[0]) in listening
-
-
-def test_removed_rows_leave_the_set_with_the_next_load(listening):
-    listen_to(HASHES[:1], now=NOW)
-    listening.refresh()
-    TopicKey.objects.all().delete()
-    listening.refresh()
-    assert len(listening) == 1
-    lose_connection(listening)
-    listening.refresh()
-    assert len(listening) == 0
-
-
-def test_closing_a_session_twice_is_harmless(listening):
-    listening.refresh()
-    listening.runner.run(listening.session.close())
-    listening.runner.run(listening.session.close())
+    for _ in "12":  # closing twice is harmless
+        listening.runner.run(listening.session.close())
 
 
 # The set of topics, in a tenth of the memory of a set -----------------------------------------------------------------
@@ -207,27 +153,18 @@ few = settings(max_examples=examples(20))  # going through a set takes some mill
 
 
 @few
-@given(st.lists(TOPICS), st.lists(TOPICS))
-def test_a_set_holds_the_added_topics_and_no_others(added, others):
+@given(st.lists(TOPICS), st.lists(TOPICS), st.lists(TOPICS))
+def test_a_set_holds_the_added_topics_without_the_discarded_ones(added, discarded, others):
     topics, expected = TopicSet(), set()
     for topic in added:
         assert topics.add(topic) == (topic not in expected)
         expected.add(topic)
-    assert list(topics) == sorted(expected)
-    assert len(topics) == len(expected)
-    assert all((topic in topics) == (topic in expected) for topic in added + others)
-
-
-@few
-@given(st.sets(CROWDED), st.lists(TOPICS))
-def test_a_discarded_topic_is_not_in_the_set(added, discarded):
-    topics = TopicSet()
-    for topic in added:
-        topics.add(topic)
     for topic in discarded:
         topics.discard(topic)
-    assert list(topics) == sorted(added.difference(discarded))
-    assert len(topics) == len(added.difference(discarded))
+    expected -= set(discarded)
+    assert list(topics) == sorted(expected)
+    assert len(topics) == len(expected)
+    assert all((topic in topics) == (topic in expected) for topic in added + discarded + others)
 
 
 def test_a_lookup_during_a_removal_does_not_see_an_array_shrink():
@@ -257,3 +194,53 @@ def test_many_topics_in_one_array_take_two_bytes_each():
         topics.add(lower)
     assert len(topics) == 2**16
     assert sys.getsizeof(topics._lower[0]) < 2**16 * 2 * 1.2
+
+
+# What is announced ----------------------------------------------------------------------------------------------------
+
+
+MAX_NOTICE_BYTES = 8000
+
+
+def hashes(count):
+    return [number.to_bytes(64) for number in range(count)]
+
+
+def number_of(public_key_hash):
+    return int.from_bytes(topics.topic(topics.query_name(public_key_hash)))
+
+
+@pytest.fixture
+def announced(transactional_db):
+    """Return a function that returns the announcements since the last call, as texts."""
+    with notices(CHANNEL) as received:
+        yield lambda: [notice.payload for notice in received()]
+
+
+def test_stores_and_announces_new_topics_alone(announced):
+    listen_to(hashes(1) * 2, now=NOW)
+    row = TopicKey.objects.get()
+    assert (row.name, row.topic, row.key_encrypted, row.created_at) == ("00" * 64, number_of(b"\0" * 64), None, NOW)
+    assert announced() == [str(row.topic)]
+    listen_to(hashes(2), now=NOW)
+    assert announced() == [str(number_of(hashes(2)[1]))]
+    listen_to(hashes(2), now=NOW)
+    assert announced() == []
+    assert TopicKey.objects.count() == 2
+
+
+@pytest.mark.parametrize(("count", "needed"), [(200, 1), (2000, 3)])
+def test_a_batch_of_topics_is_announced_in_as_few_notices_as_postgresql_allows(announced, count, needed):
+    listen_to(hashes(count), now=NOW)
+    received = announced()
+    assert sorted(topic for notice in received for topic in read_notice(notice)) == sorted(
+        map(number_of, hashes(count))
+    )
+    assert all(len(notice) < MAX_NOTICE_BYTES for notice in received)
+    assert len(received) == needed
+
+
+def test_no_key_hashes_cost_no_statement(announced, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        listen_to([], now=NOW)
+    assert announced() == []
