@@ -44,7 +44,6 @@ def test_a_repeated_fault_is_counted_and_another_fault_has_its_own_row() -> None
     for text, now in (("secret of one", NOW), ("secret of another", LATER)):
         inbound.quarantine(envelope(), fail(text), now=now)
     inbound.quarantine(envelope(), break_a_constraint(), now=LATER)
-
     [first, second] = EnvelopeFault.objects.order_by("pk")
     assert (first.error, first.count, first.first_seen_at, first.last_seen_at) == ("KeyError", 2, NOW, LATER)
     assert first.location == "waku_bridge/inbound/tests/test_faults.py in fail"
@@ -59,7 +58,6 @@ def test_the_location_of_a_fault_in_a_helper_is_its_caller() -> None:
         counted("no number", "thing")  # type: ignore[arg-type]
     except ValueError as error:
         inbound.quarantine(envelope(), error, now=NOW)
-
     assert EnvelopeFault.objects.get().location.startswith(
         "waku_bridge/inbound/tests/test_faults.py in test_the_location"
     )
@@ -68,7 +66,6 @@ def test_the_location_of_a_fault_in_a_helper_is_its_caller() -> None:
 def test_an_error_without_a_location_and_a_process_that_died_are_faults() -> None:
     inbound.quarantine(envelope(), KeyError(), now=NOW)
     inbound.give_up([envelope().hash, envelope().hash], now=NOW)
-
     assert sorted(map(str, EnvelopeFault.objects.all())) == ["KeyError", "process_died"]
     assert EnvelopeFault.objects.get(error="process_died").count == 2
 
@@ -78,9 +75,7 @@ def test_only_the_envelopes_of_a_fault_are_processed_again_with_it() -> None:
     inbound.quarantine(envelope(), ValueError(), now=NOW)
     fault = EnvelopeFault.objects.get(error="KeyError")
     assert faults.newest_waiting() is not None
-
     assert process_again(faults.waiting([fault.pk])) == 1
     assert process_again(faults.waiting([fault.pk])) == 0
-
     assert list(InboundEnvelope.objects.filter(fault=fault).values_list("state", flat=True)) == ["received"]
     assert str(faults.newest_waiting()) == "ValueError"

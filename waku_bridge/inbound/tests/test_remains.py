@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from notifications import retention
@@ -141,11 +140,3 @@ def test_repeats_leave_a_sample_of_rows_and_their_answers_leave_none(now: dateti
     assert rows() - before <= 2 * ROWS_PER_MINUTE  # some are answered, and others come too often
     kept = OutboundReply.objects.filter(message_type=21, is_discarded=False)
     assert (kept.count(), OutboundReply.objects.filter(message_type=21).count() > 1) == (1, True)
-
-
-def test_the_short_row_of_a_refused_request_is_short(now: datetime) -> None:
-    process_all([request(push(OUTSIDER), message_id=b"%d" % n) for n in range(300)], Process(), now=now)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT avg(pg_column_size(refused)) FROM notifications_refusedrequest AS refused")
-        [(size_bytes,)] = cursor.fetchall()
-    assert size_bytes <= 64

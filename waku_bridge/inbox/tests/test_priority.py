@@ -15,21 +15,9 @@ AUTHOR = b"\x02" * 33
 PHONE, OTHER = b"p" * 32, b"o" * 32
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def priority(clock: Clock) -> Priority:
-    return Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+def priority() -> Priority:
+    return Priority((Limit(3, 30.0),), lambda: 1.0, lambda: 1000.0)
 
 
 @pytest.fixture
@@ -128,13 +116,16 @@ def test_other_messages_get_the_share_also_when_proven_ones_use_the_whole_budget
     assert priority.choose([BUDGET, SHARE, SHARE], [[PHONE], [], []]) == ({0, 1}, {2})
 
 
-def test_other_messages_go_by_cost_and_then_by_arrival() -> None:
-    assert set(cheapest([SHARE, 6, 7, 6], range(4))) == {1, 2, 3}
-    assert list(cheapest([SHARE, SHARE, SHARE], range(3))) == [0]
-
-
-def test_a_message_that_costs_more_than_the_share_is_decided_alone() -> None:
-    assert list(cheapest([2 * SHARE], [0])) == [0]
+@pytest.mark.parametrize(
+    ("costs", "decided"),
+    [
+        ([SHARE, 6, 7, 6], {1, 2, 3}),
+        ([SHARE, SHARE, SHARE], {0}),
+        ([2 * SHARE], {0}),  # one that costs more than the share is decided alone
+    ],
+)
+def test_other_messages_go_by_cost_and_then_by_arrival(costs: list[int], decided: set[int]) -> None:
+    assert set(cheapest(costs, range(len(costs)))) == decided
 
 
 @pytest.mark.parametrize(("units", "expected"), [(0, []), (3, []), (4, [1]), (11, [1, 2]), (12, [1, 2, 0])])
@@ -146,14 +137,12 @@ def test_a_message_that_costs_nothing_is_never_postponed(behind: Priority) -> No
     assert behind.choose([0, SHARE, 0, SHARE], [[]] * 4) == ({0, 1, 2}, {3})
 
 
-def test_made_up_addresses_neither_fill_the_memory_nor_refill_a_bucket(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_made_up_addresses_neither_fill_the_memory_nor_refill_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     def goes_first(address: bytes) -> bool:
         return 1 in priority.choose([SHARE, SHARE], [[], [address]]).decided
 
     monkeypatch.setattr("waku_bridge.inbox.priority.CAPACITY", 10)
-    priority = Priority((Limit(3, 30.0),), lambda: 1.0, clock)
+    priority = Priority((Limit(3, 30.0),), lambda: 1.0, lambda: 1000.0)
     priority.is_behind = True
     before = [goes_first(PHONE) for _ in range(4)]
     made_up = [goes_first(bytes([number]) * 32) for number in range(100)]
