@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +19,7 @@ from kit.db.statements import fetch
 from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.rig.delivering import Process
-from tests.rig.statements import WAITS_HERE, generic_plan
+from tests.rig.statements import at_once, beside, generic_plan
 from waku_bridge.console import operator_actions
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox import inbox
@@ -94,17 +93,14 @@ def test_days_are_in_utc_in_every_time_zone_of_a_session(zone: str) -> None:
 
 def test_an_envelope_from_two_bridges_at_once_is_stored_once_also_when_it_ended_meanwhile() -> None:
     """The second bridge waits for the first, and its snapshot of the table is older than the commit of the first."""
-    found: list[bytes] = []
     with psycopg.connect(**connection_parameters()) as first:
         first.execute("SET plan_cache_mode = auto")
         envelopes = [Envelope(bytes([n]) * 32, PUBSUB_TOPIC, message(n)) for n in range(3)]
         values = inbox.insert_values(envelopes, source="other", path=inbox.Path.LIVE, now=BEFORE)
         assert len(first.execute(inbox.INSERT.encode(), values).fetchall()) == 3
-        second = in_background(lambda: found.extend(inbox.store(envelopes, source="test", now=AFTER)))
-        until_somebody_waits()
+        second = beside(lambda: inbox.store(envelopes, source="test", now=AFTER))
         first.execute(f"UPDATE {ENVELOPES} SET state = 'processed', ended_on = %s", [day_of(BEFORE)])
-    second.join()
-    assert found == []
+    assert second.result() == []
     assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))] * 3
 
 
@@ -133,20 +129,12 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
 def test_two_operators_who_process_an_envelope_again_at_once_conflict_only_once() -> None:
     """PostgreSQL reports to the second one that the row was moved. The console then repeats the action."""
     failed = rows.make_envelope(state=State.FAILED, at=BEFORE)
-    outcomes: list[bool | int] = []
-
-    def second() -> None:
-        try:
-            outcomes.append(operator_actions.process_again([failed.hash]))
-        except OperationalError as error:
-            outcomes.append(is_collision(error))
-
     with transaction.atomic():
         operator_actions.process_again([failed.hash])
-        other = in_background(second)
-        until_somebody_waits()
-    other.join()
-    assert outcomes == [True]
+        second = beside(lambda: operator_actions.process_again([failed.hash]))
+    with pytest.raises(OperationalError) as caught:
+        second.result()
+    assert is_collision(caught.value)
     assert operator_actions.process_again([failed.hash]) == 0
 
 
@@ -183,13 +171,10 @@ def test_an_envelope_that_was_answered_is_not_answered_again(state: OutboundRepl
 
 
 def test_two_workers_that_answer_an_envelope_at_once_write_one_reply() -> None:
-    counts: list[int] = []
     with transaction.atomic():
-        counts.append(answer(BEFORE))
-        other = in_background(lambda: counts.append(answer(AFTER)))
-        until_somebody_waits()
-    other.join()
-    assert counts == [1, 0]
+        assert answer(BEFORE) == 1
+        other = beside(lambda: answer(AFTER))
+    assert other.result() == 0
 
 
 @pytest.mark.parametrize("state", ["confirmed", "unconfirmed", "abandoned"])
@@ -218,51 +203,16 @@ def test_a_reply_is_searched_only_in_the_days_on_which_it_may_have_ended() -> No
     assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
 
 
-# Two at once ----------------------------------------------------------------------------------------------------------
-
-
-def in_background(work: Callable[[], object]) -> threading.Thread:
-    def run() -> None:
-        try:
-            work()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
-def until_somebody_waits() -> None:
-    with psycopg.connect(**connection_parameters(), autocommit=True) as watcher:
-        for _ in range(200):
-            if watcher.execute(WAITS_HERE).fetchall():
-                return
-            watcher.execute("SELECT pg_sleep(0.02)")
-    raise AssertionError("nobody waits")
-
-
 def test_workers_that_take_and_end_envelopes_at_once_do_not_conflict() -> None:
     """A row that is moved while another worker selects rows would end that worker's batch by a conflict."""
     for number in range(800):
         put(message(number), now=BEFORE)
-    failed: list[Exception] = []
 
     def work() -> None:
-        try:
-            while _take_and_end(20):
-                pass
-        except Exception as error:  # noqa: BLE001 - it is raised below
-            failed.append(error)
-        finally:
-            connection.close()
+        while _take_and_end(20):
+            pass
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    at_once(*[work] * 6)
     assert set(InboundEnvelope.objects.values_list("state", "ended_on")) == {(State.PROCESSED, TODAY.date())}
 
 

@@ -7,6 +7,7 @@ import hmac
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from hashlib import pbkdf2_hmac
 from io import StringIO
 from pathlib import Path
@@ -35,23 +36,23 @@ SCHEMA = """
     )
 """
 INSTALLATION = "11111111-1111-4111-8111-111111111111"
+pytestmark = pytest.mark.django_db
+
+
+MESSAGE = RegistrationMessage(
+    INSTALLATION,
+    version=7,
+    token_type=TokenType.APN,
+    device_token="ab" * 32,
+    app_topic="im.status.ethereum",
+    access_token="22222222-2222-4222-8222-222222222222",
+    grant=b"g" * 65,
+    enabled=True,
+)
 
 
 def registration(**fields: object) -> bytes:
-    message = RegistrationMessage(
-        **{
-            "installation_id": INSTALLATION,
-            "version": 7,
-            "token_type": TokenType.APN,
-            "device_token": "ab" * 32,
-            "app_topic": "im.status.ethereum",
-            "access_token": "22222222-2222-4222-8222-222222222222",
-            "grant": b"g" * 65,
-            "enabled": True,
-            **fields,
-        }
-    )
-    return serialize(message)[1]
+    return serialize(replace(MESSAGE, **fields))[1]
 
 
 def write(path: Path, *rows: tuple[object, ...], schema: str = SCHEMA) -> Path:
@@ -101,7 +102,6 @@ def imported(path: Path, *options: str) -> str:
     return output.getvalue()
 
 
-@pytest.mark.django_db
 def test_imported_registrations_are_found_as_if_the_clients_had_registered_here(tmp_path: Path) -> None:
     gone = (CAROL, INSTALLATION, 9, None)
     output = imported(write(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration()), gone))
@@ -112,16 +112,9 @@ def test_imported_registrations_are_found_as_if_the_clients_had_registered_here(
     assert (tombstone.state, tombstone.version) == (Registration.State.UNREGISTERED, 9)
     assert TopicKey.objects.count() == 2
     assert "2 rows were read" in output
-
-
-@pytest.mark.django_db
-def test_the_repetition_of_an_imported_registration_is_answered_with_success(tmp_path: Path) -> None:
-    content = registration()
-    imported(write(tmp_path / "app.db", (BOB, INSTALLATION, 7, content)))
     assert "retransmission" in imported(tmp_path / "app.db")
 
 
-@pytest.mark.django_db
 def test_a_dry_run_writes_nothing_and_shows_the_rows_that_are_not_imported(tmp_path: Path) -> None:
     rows = [
         (BOB, INSTALLATION, 7, registration()),
@@ -136,7 +129,6 @@ def test_a_dry_run_writes_nothing_and_shows_the_rows_that_are_not_imported(tmp_p
     assert "Nothing was written" in output
 
 
-@pytest.mark.django_db
 def test_an_import_is_not_limited_by_registrations_per_minute(tmp_path: Path, settings: LazySettings) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 1
     rows = [(number.to_bytes(64), INSTALLATION, 7, registration()) for number in range(700)]
@@ -144,7 +136,6 @@ def test_an_import_is_not_limited_by_registrations_per_minute(tmp_path: Path, se
     assert Registration.objects.filter(state=Registration.State.ACTIVE).count() == 700
 
 
-@pytest.mark.django_db
 def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None:
     path = encrypted(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration()))
     password = tmp_path / "password"
@@ -155,7 +146,6 @@ def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None
     assert sorted(file.name for file in tmp_path.iterdir()) == ["app.db", "password"]  # no plain copy
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -209,7 +199,6 @@ def _make(path: Path, fault: str) -> None:
         path.write_bytes(data)
 
 
-@pytest.mark.django_db
 def test_the_server_key_must_be_one_of_this_servers_keys(tmp_path: Path) -> None:
     path = write(tmp_path / "app.db", (BOB, INSTALLATION, 7, registration()))
     with pytest.raises(CommandError, match="none of this server's keys"):

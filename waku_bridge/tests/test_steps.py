@@ -20,7 +20,7 @@ from tests.rig.statements import index_of, other_session
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD
-from waku_bridge.messages import MessageType, RegistrationResponse, WakuMessage
+from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
 
@@ -103,17 +103,6 @@ def test_thousands_of_cheap_messages_do_not_delay_those_about_a_proven_phone(now
     }
 
 
-@pytest.mark.usefixtures("proven")
-def test_a_request_about_a_proven_phone_goes_before_an_earlier_flood(now: datetime) -> None:
-    put(*dear(25), now=now - LATER)
-    honest = put(request(push(), signer=SENDER), now=now)
-    process = Process()
-    process.worker.process_batch(now=now)
-    assert InboundEnvelope.objects.get(hash=honest[0]).state == State.PROCESSED
-    assert process.delivery.sends.under_way == 1
-    assert states() == {State.POSTPONED: 24, State.PROCESSED: 3}  # the client's registration is one of them
-
-
 @pytest.mark.parametrize(
     ("message", "state"),
     [
@@ -140,28 +129,17 @@ def redated(message: WakuMessage, count: int = 1) -> list[WakuMessage]:
 
 
 @pytest.mark.parametrize("message", [lambda: request(push(), signer=SENDER), lambda: registration(version=2)])
+@pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.usefixtures("proven")
-def test_a_replayed_request_about_a_proven_phone_does_not_go_first(message, now: datetime) -> None:
+def test_of_copies_of_a_message_only_the_first_goes_first(message, is_known, now: datetime) -> None:
     shown = message()
-    say(shown, now=now - HOUR)
+    if is_known:
+        say(shown, now=now - HOUR)
     put(*flood(), now=now - LATER)
-    hashes = put(*redated(shown, 3), now=now)
+    hashes = put(shown, *redated(shown, 3), now=now)
     Process().worker.process_batch(now=now)
-    assert {each.state for each in InboundEnvelope.objects.filter(hash__in=hashes)} == {State.POSTPONED}
-
-
-@pytest.mark.usefixtures("proven")
-def test_of_many_copies_of_a_request_in_a_batch_one_goes_first(now: datetime) -> None:
-    shown = request(push(), signer=SENDER)
-    put(*flood(), now=now - LATER)
-    hashes = put(shown, *redated(shown, 5), now=now)
-    process = Process()
-    process.worker.process_batch(now=now)
-    assert process.delivery.sends.under_way == 1
-    assert Counter(each.state for each in InboundEnvelope.objects.filter(hash__in=hashes)) == {
-        State.PROCESSED: 1,
-        State.POSTPONED: 5,
-    }
+    states = Counter(each.state for each in InboundEnvelope.objects.filter(hash__in=hashes))
+    assert states == ({} if is_known else {State.PROCESSED: 1}) | {State.POSTPONED: 3}
 
 
 def test_messages_within_the_budget_are_decided_and_the_rest_by_the_next_batches(now: datetime) -> None:
@@ -184,10 +162,7 @@ def test_a_postponed_message_is_answered_once_the_inbox_keeps_up(now: datetime) 
     work_until_nothing_is_left(process, now)
     assert states() == {State.PROCESSED: 194}
     assert OutboundReply.objects.count() == 194
-    for number in (10, 189):
-        [reply] = replies_to(identity_of(number))
-        assert isinstance(reply.body, RegistrationResponse)
-        assert reply.body.success
+    assert [[reply.body.success for reply in replies_to(identity_of(number))] for number in (10, 189)] == [[True]] * 2
 
 
 def test_the_last_postponed_message_comes_first_and_leaves_a_budget_for_others(now: datetime) -> None:

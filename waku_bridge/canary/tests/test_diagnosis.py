@@ -6,6 +6,8 @@ from waku_bridge.canary.diagnosis import Cause, Facts, Link, diagnose
 DECIDED = {"envelope": "processed"}
 PUSHED = {"push": Push(has_attempt=True, outcome="delivered")}
 UNANSWERED = {"push": Push(has_attempt=True)}
+DRAINED = {"push": Push(is_drained=True)}
+REFUSED = {"push": Push(has_attempt=True, outcome="config", code="tls")}
 
 
 @pytest.mark.parametrize(
@@ -21,27 +23,9 @@ UNANSWERED = {"push": Push(has_attempt=True)}
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
         (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
         (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "no worker tries"),
-        (
-            Link.REQUEST_ANSWER,
-            {**DECIDED, "push": Push(is_drained=True)},
-            Link.GATEWAY,
-            Cause.WORKER,
-            "an operator stopped",
-        ),
-        (
-            Link.REQUEST_ANSWER,
-            {**DECIDED, **UNANSWERED},
-            Link.GATEWAY,
-            Cause.GATEWAY,
-            "does not answer",
-        ),
-        (
-            Link.REQUEST_ANSWER,
-            {**DECIDED, "push": Push(has_attempt=True, outcome="config", code="tls")},
-            Link.GATEWAY,
-            Cause.GATEWAY,
-            "config: tls",
-        ),
+        (Link.REQUEST_ANSWER, {**DECIDED, **DRAINED}, Link.GATEWAY, Cause.WORKER, "an operator stopped"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **UNANSWERED}, Link.GATEWAY, Cause.GATEWAY, "does not answer"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **REFUSED}, Link.GATEWAY, Cause.GATEWAY, "config: tls"),
         (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED}, Link.REQUEST_ANSWER, Cause.WORKER, "no answer was written"),
         (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED, "reply": "pending"}, Link.REQUEST_ANSWER, Cause.REPLY, "outbox"),
     ],

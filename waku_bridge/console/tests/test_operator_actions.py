@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.utils import timezone
@@ -31,29 +32,31 @@ def make_letter(*, payload: bytes = b"x" * 100, **fields):
     return rows.make_dead_letter(**{"raw": text, "size_bytes": len(text)} | fields)
 
 
+def twice(action, *names):
+    return [action(names) for _ in "12"]
+
+
 def test_a_failed_envelope_is_processed_again_once():
     at = timezone.now() - LONG_AGO
     failed = rows.make_envelope(state=State.FAILED, reason="KeyError", at=at)
     done = rows.make_envelope(state=State.PROCESSED, at=at)
-
-    assert [operator_actions.process_again([failed.hash, done.hash]) for _ in "12"] == [1, 0]
-
+    assert twice(operator_actions.process_again, failed.hash, done.hash) == [1, 0]
     assert [envelope.hash for envelope in inbound.take(10).envelopes] == [failed.hash]
 
 
-def test_a_dropped_envelope_keeps_its_hash_only():
-    failed = rows.make_envelope(state=State.FAILED)
-    assert [operator_actions.drop_envelopes([failed.hash]) for _ in "12"] == [1, 0]
+def test_a_dropped_envelope_keeps_its_hash_only_and_a_dropped_letter_nothing():
+    assert twice(operator_actions.drop_envelopes, rows.make_envelope(state=State.FAILED).hash) == [1, 0]
     row = InboundEnvelope.objects.get()
     assert (row.state, row.reason, row.payload) == (State.DROPPED, "operator", None)
+    assert twice(operator_actions.drop_letters, make_letter().digest) == [1, 0]
 
 
-def test_a_letter_that_can_be_read_by_now_goes_into_the_inbox():
-    letter = make_letter()
-
-    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(1, 0)
-    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 0)
-
+@pytest.mark.parametrize("is_query", [False, True])
+def test_a_letter_that_can_be_read_by_now_goes_into_the_inbox(is_query):
+    topic = f"/waku/1/0x{rows.make_topic_key().topic:08x}/rfc26"
+    letter = make_letter(raw_fields={"contentTopic": topic} if is_query else {})
+    read_again = partial(operator_actions.read_again, now=timezone.now())
+    assert twice(read_again, letter.digest) == [operator_actions.ReadAgain(1, 0), operator_actions.ReadAgain(0, 0)]
     assert (DeadLetter.objects.count(), InboundEnvelope.objects.get().state) == (0, State.RECEIVED)
 
 
@@ -75,14 +78,3 @@ def test_a_letter_that_still_cannot_be_read_stays(fields):
     letter = make_letter(**fields)
     assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 1)
     assert (DeadLetter.objects.count(), InboundEnvelope.objects.count()) == (1, 0)
-
-
-def test_letters_on_query_topics_are_ours_too():
-    topic_key = rows.make_topic_key()
-    letter = make_letter(raw_fields={"contentTopic": f"/waku/1/0x{topic_key.topic:08x}/rfc26"})
-    assert operator_actions.read_again([letter.digest], now=timezone.now()).taken == 1
-
-
-def test_a_letter_is_dropped_once():
-    letter = make_letter()
-    assert [operator_actions.drop_letters([letter.digest]) for _ in "12"] == [1, 0]

@@ -1,9 +1,9 @@
-"""Privacy: an erased user is removed from every table."""
+"""Privacy: an erased user is removed from every table, under locks that stop nobody."""
 
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from notifications.acceptance.storing import digest_of
@@ -13,7 +13,10 @@ from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
 from tests.rig.rows import firebase_token
+from tests.rig.statements import beside
+from waku_bridge.canary.traces import mark, remove_traces
 from waku_bridge.codec import topics
+from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from waku_bridge.query_topics.tests.listening import Listening
 from waku_bridge.removal.erasure import find_traces, forget
@@ -37,18 +40,6 @@ def make_user(key_hash=KEY_HASH, **fields):
     rows.make_reply(envelope_hash=asked.hash)
     rows.make_dead_letter(content_topic=topics.content_topic(name))
     return story.registration
-
-
-def make_push(request, registration):
-    return rows.make_notification(
-        request=request,
-        route=registration.route,
-        public_key_hash=registration.public_key_hash,
-        installation_id=registration.installation_id,
-        position=request.notifications.count(),
-        chat_id=b"chat" * 16,
-        message=b"message" * 16,
-    )
 
 
 def everything() -> str:
@@ -88,66 +79,42 @@ def test_no_table_has_a_row_that_identifies_an_erased_user():
     assert not [what for what, mark in marks.items() if mark in after]
 
 
-def test_erasure_leaves_all_other_users():
-    make_user()
-    make_user(b"\x08" * 64)
-
-    found = forget(KEY_HASH, now=timezone.now())
-
-    assert (found.registrations, found.grants, found.notifications, found.query_topics) == (1, 1, 1, 1)
-    counts = [model.objects.count() for model in (Registration, Route, Grant, TopicKey, Notification, Attempt)]
-    assert counts == [1] * 6
-    assert [NotificationRequest.objects.count(), OutboundReply.objects.count(), DeadLetter.objects.count()] == [1, 2, 1]
-
-
-def test_a_request_that_is_about_other_users_as_well_stays():
-    registration, other = make_user(), rows.make_registration()
+def test_erasure_leaves_all_other_users_and_what_is_about_them():
+    registration = make_user()
     request = NotificationRequest.objects.get()
-    theirs = make_push(request, other)
-
-    forget(bytes(registration.public_key_hash), now=timezone.now())
-
-    assert [row.pk for row in Notification.objects.all()] == [theirs.pk]
+    other = make_user(b"\x08" * 64)
+    fields = {"public_key_hash": other.public_key_hash, "installation_id": other.installation_id, "position": 1}
+    theirs = rows.make_notification(request=request, route=other.route, **fields)
+    found = forget(bytes(registration.public_key_hash), now=timezone.now())
+    assert (found.registrations, found.grants, found.notifications, found.query_topics) == (1, 1, 1, 1)
+    counts = [model.objects.count() for model in (Registration, Route, Grant, TopicKey, DeadLetter, Attempt)]
+    assert counts == [1] * 6
+    assert theirs in Notification.objects.all()
+    assert Notification.objects.count() == NotificationRequest.objects.count() == 2
     assert OutboundReply.objects.filter(envelope_hash=request.source_key).exists()
 
 
-def test_a_repeated_request_about_an_erased_user_counts_as_new():
-    make_user()
+def test_the_history_of_an_erased_user_is_anonymous_and_copies_of_envelopes_are_recognised():
+    registration, now = make_user(), timezone.now() + timedelta(seconds=1)
     [request] = NotificationRequest.objects.all()
     digests = {digest_of(bridge, bytes(request.request_key)): bridge for bridge in ("waku", "xmpp")}
     RequestDigest.objects.bulk_create(RequestDigest(digest=each, received_at=timezone.now()) for each in digests)
-
-    forget(KEY_HASH, now=timezone.now())
-
-    assert [digests[bytes(row.digest)] for row in RequestDigest.objects.all()] == ["xmpp"]
-
-
-def test_the_history_of_an_erased_user_ends_and_stays_anonymous():
-    registration, now = make_user(), timezone.now() + timedelta(seconds=1)
-
-    forget(KEY_HASH, now=now)
-
+    hashes = set(InboundEnvelope.objects.values_list("hash", flat=True))
+    assert forget(KEY_HASH, now=now)
+    assert not forget(KEY_HASH, now=now)
+    assert not find_traces(KEY_HASH)
     events = RegistrationEvent.objects.order_by("at").values_list("pseudonym", "kind")
     assert list(events) == [(registration.pseudonym, "registered"), (registration.pseudonym, "unregistered")]
-
-
-def test_copies_of_an_erased_users_envelopes_are_recognised():
-    make_user()
-    hashes = set(InboundEnvelope.objects.values_list("hash", flat=True))
-
-    forget(KEY_HASH, now=timezone.now())
-
     assert set(InboundEnvelope.objects.values_list("hash", flat=True)) == hashes
     assert InboundEnvelope.objects.get(reason="forgotten").state == InboundEnvelope.State.DROPPED
+    assert [digests[bytes(row.digest)] for row in RequestDigest.objects.all()] == ["xmpp"]  # a repeat counts as new
 
 
 def test_a_query_topic_that_another_user_shares_stays():
     make_user()
     own = TopicKey.objects.get()
     TopicKey.objects.create(name="ab" * 64, topic=own.topic, created_at=timezone.now())
-
     forget(KEY_HASH, now=timezone.now())
-
     assert InboundEnvelope.objects.get(state="pending_key").payload is not None
     assert DeadLetter.objects.exists()
 
@@ -164,15 +131,50 @@ def test_bridges_stop_reading_the_topic_of_an_erased_user():
     assert content_topic not in listening
 
 
-def test_a_second_erasure_finds_no_rows():
-    make_user()
-    assert forget(KEY_HASH, now=timezone.now())
-    assert not forget(KEY_HASH, now=timezone.now())
-    assert not find_traces(KEY_HASH)
-    assert RegistrationEvent.objects.filter(kind="unregistered").count() == 1
-
-
 def test_erasure_removes_the_version_of_an_unregistered_installation():
     rows.make_registration(public_key_hash=KEY_HASH, route=None, state="unregistered", pseudonym=None)
     assert forget(KEY_HASH, now=timezone.now()).registrations == 1
+    assert not Registration.objects.exists()
+
+
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+# The rows of one client that other code locks, in this order.
+OTHERS = {
+    "processing": (InboundEnvelope, Registration, Route, Notification),
+    "recording": (Attempt, Route, Notification),
+    "answering": (NotificationRequest, Notification),
+}
+
+
+def make_client():
+    """Make one row of every kind about the canary, which can be erased like any user."""
+    key_hash = canary_identity().key_hash
+    rows.make_story(public_key_hash=key_hash)
+    InboundEnvelope.objects.all().delete()
+    query = rows.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
+    mark(query.hash, now=timezone.now())
+
+
+def forget_canary():
+    forget(canary_identity().key_hash, now=timezone.now())
+
+
+def remove_canary():
+    remove_traces(now=timezone.now())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("remove", [forget_canary, remove_canary])
+@pytest.mark.parametrize("models", OTHERS.values(), ids=OTHERS)
+def test_a_removal_holds_no_lock_that_the_sessions_need_for_which_it_waits(remove, models):
+    make_client()
+    first, *others = models
+    with transaction.atomic():
+        first.objects.select_for_update().get()
+        removal = beside(remove)
+        for model in others:
+            model.objects.select_for_update(nowait=True).get()
+    removal.result(20)
     assert not Registration.objects.exists()

@@ -1,6 +1,7 @@
-"""Runs without a network: only one is under way at a time, and a run that cannot go on ends."""
+"""Runs without a network, and the traces that a killed one leaves."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.core.cache import cache
@@ -10,8 +11,12 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from kit.canary import engine
 from kit.canary.engine import ChainBroken, Diagnosis
+from registrations.models import RegistrationEvent
 from tests.rig import rows
-from waku_bridge.canary import canary, links
+from tests.rig.conversation import put, say, to_server
+from waku_bridge.canary import canary, links, traces
+from waku_bridge.identity import canary_identity
+from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +37,7 @@ def test_an_unreachable_node_breaks_the_first_link():
     last = canary.last()
     assert last.cause == "node"
     assert last.words.startswith("no node takes messages (127.0.0.1")
+    assert CanaryEnvelope.objects.count() == 1, "its message is marked all the same"
 
 
 def test_a_broken_chain_is_walked_again_until_it_holds(monkeypatch):
@@ -58,23 +64,6 @@ def test_a_task_ends_after_its_time_and_the_next_one_goes_on(monkeypatch):
     assert CanaryRun.objects.get().state == State.BROKEN
 
 
-def test_a_second_run_does_not_start_while_one_is_under_way():
-    rows.make_canary_run(state=State.RUNNING, finished_at=None)
-    assert canary.run() is None
-    assert CanaryRun.objects.count() == 1
-
-
-def test_a_killed_run_is_marked_and_does_not_block_the_next():
-    long_ago = timezone.now() - timedelta(hours=1)
-    killed = rows.make_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
-    mark = rows.make_canary_envelope(at=timezone.now())
-    rows.make_envelope(hash=mark.hash)
-    assert canary.run().state == State.BROKEN
-    killed.refresh_from_db()
-    assert killed.state == State.INTERRUPTED
-    assert not InboundEnvelope.objects.exists()
-
-
 def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
     def fail(*_arguments):
         raise ZeroDivisionError
@@ -83,11 +72,6 @@ def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         canary.run()
     assert CanaryRun.objects.get().state == State.INTERRUPTED
-
-
-def test_a_message_is_marked_even_when_no_node_takes_it():
-    canary.run()
-    assert CanaryEnvelope.objects.count() == 1
 
 
 def test_purging_removes_old_runs_and_keeps_the_one_under_way():
@@ -101,3 +85,31 @@ def test_purging_removes_old_runs_and_keeps_the_one_under_way():
     CanaryRun.objects.all().delete()
     assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 0
     assert not InboundEnvelope.objects.exists()
+
+
+# Traces ---------------------------------------------------------------------------------------------------------------
+
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> None:
+    run = rows.make_canary_run(state=CanaryRun.State.INTERRUPTED, pseudonym=uuid4())
+    rows.make_event(pseudonym=run.pseudonym)
+    rows.make_event()
+    traces.remove_traces(now=NOW)
+    assert RegistrationEvent.objects.exclude(pseudonym=run.pseudonym).count() == RegistrationEvent.objects.count() == 1
+    assert CanaryRun.objects.get().pseudonym is None
+
+
+def test_a_late_copy_of_a_message_is_removed_within_the_hour() -> None:
+    message = to_server(b"late", MessageType.QUERY, canary_identity())
+    [envelope_hash] = put(message)
+    traces.mark(envelope_hash, now=NOW)
+    traces.remove_traces(now=NOW)
+    say(message)
+    assert InboundEnvelope.objects.count() == 1
+    traces.remove_traces(now=NOW + timedelta(minutes=59))
+    assert not InboundEnvelope.objects.exists()
+    traces.remove_traces(now=NOW + timedelta(minutes=61))
+    assert not CanaryEnvelope.objects.exists()
