@@ -1,6 +1,6 @@
 """Every body, read and written: arbitrary values, unknown fields, unknown enum values."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 
 import pytest
@@ -52,33 +52,19 @@ def parse(message_type, payload):
     return bodies.parse(message_type, payload)
 
 
-@given(PLAIN_BODIES)
-def test_reads_every_body_it_writes(body):
-    assert bodies.parse(*bodies.serialize(body)) == body
-
-
 @pytest.mark.requirement("R6")
-@given(REGISTRATIONS)
-def test_reads_every_registration_it_writes(registration):
-    message_type, content = bodies.serialize(registration)
-    assert message_type is MessageType.REGISTRATION
-    assert bodies.parse_registration(content) == registration
+@given(PLAIN_BODIES | REGISTRATIONS)
+def test_reads_every_body_it_writes(body):
+    assert parse(*bodies.serialize(body)) == body
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_skips_unknown_fields(body):
+def test_skips_unknown_fields_and_refuses_every_truncation_or_reads_less(body):
     message_type, payload = bodies.serialize(body)
     assert parse(message_type, payload + UNKNOWN_FIELD) == body
-
-
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_refuses_every_truncation_or_reads_less(body):
-    message_type, payload = bodies.serialize(body)
     for end in range(len(payload)):
-        try:
+        with suppress(MalformedBody):
             assert parse(message_type, payload[:end]) != body
-        except MalformedBody:
-            continue
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
+"""Keys in every form, and what two of them share: a secret, and the access tokens for contacts."""
+
 from hashlib import shake_256
 
 import pytest
 from coincurve import PrivateKey
 
+from waku_bridge.codec.crypto.access_tokens import find_access_token, seal_access_token
+from waku_bridge.codec.crypto.symmetric import seal_body
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import Identity, chat_hash, chat_key, compress, parse_chat_key, parse_public_key, shared_key
-from waku_bridge.codec.tests.examples import CLIENT, SERVER
+from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, OUTSIDER, SENDER, SERVER, repeatable
 
 # The pair that status-go's own tests of the short form use.
 SHORT_FORM = "zQ3shPyZJnxZK4Bwyx9QsaksNKDYTPmpwPvGSjMYVHoXHeEgB"
@@ -14,21 +18,18 @@ BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "public_key"),
     [
-        chat_key(CLIENT.pub33),
-        chat_key(CLIENT.pub33).upper().replace("0X", "0x"),
-        CLIENT.pub65.hex(),
-        CLIENT.pub33.hex(),
-        "0x" + CLIENT.pub33.hex(),
+        (chat_key(CLIENT.pub33), CLIENT.pub33.hex()),
+        (chat_key(CLIENT.pub33).upper().replace("0X", "0x"), CLIENT.pub33.hex()),
+        (CLIENT.pub65.hex(), CLIENT.pub33.hex()),
+        (CLIENT.pub33.hex(), CLIENT.pub33.hex()),
+        ("0x" + CLIENT.pub33.hex(), CLIENT.pub33.hex()),
+        (SHORT_FORM, SHORT_FORM_KEY),
     ],
 )
-def test_reads_chat_keys_in_hex(text):
-    assert parse_chat_key(text) == CLIENT.pub33
-
-
-def test_reads_the_short_form_of_status():
-    assert parse_chat_key(SHORT_FORM).hex() == SHORT_FORM_KEY
+def test_reads_chat_keys_in_hex_and_in_the_short_form_of_status(text, public_key):
+    assert parse_chat_key(text).hex() == public_key
 
 
 def short_form(varint, public_key):
@@ -44,11 +45,6 @@ def test_reads_the_short_form_of_any_key():
     forms = [short_form(b"\xe7\x01", key) for key in keys]
     assert set(BASE58) == set("".join(forms))
     assert [parse_chat_key(form) for form in forms] == keys
-
-
-def test_refuses_the_short_form_of_another_kind_of_key():
-    with pytest.raises(BadPublicKey):
-        parse_chat_key(short_form(b"\xe8\x01", CLIENT.pub33))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +64,7 @@ def test_refuses_the_short_form_of_another_kind_of_key():
         "z" + "1" * 48,  # zeros
         SHORT_FORM[:5] + SHORT_FORM[6] + SHORT_FORM[5] + SHORT_FORM[7:],
         "ключ",
+        short_form(b"\xe8\x01", CLIENT.pub33),  # another kind of key
     ],
 )
 def test_refuses_a_text_that_is_no_chat_key(text):
@@ -79,6 +76,8 @@ def test_refuses_a_text_that_is_no_chat_key(text):
 def test_refuses_a_key_that_is_no_point_of_the_curve(public_key):
     with pytest.raises(BadPublicKey):
         parse_public_key(public_key)
+    with pytest.raises(BadPublicKey):
+        seal_access_token(ACCESS_TOKEN, CLIENT.private_key, public_key, repeatable())
 
 
 def test_compresses_both_parities():
@@ -108,3 +107,24 @@ def test_identities_are_equal_when_their_keys_are():
 
 def test_the_hash_of_a_chat_is_shake_256_of_its_id():
     assert chat_hash("town-square-ü") == shake_256("town-square-ü".encode()).digest(64)
+
+
+# Access tokens --------------------------------------------------------------------------------------------------------
+
+
+def entry_for(contact, token=ACCESS_TOKEN):
+    return seal_access_token(token, CLIENT.private_key, contact.pub33, repeatable())
+
+
+def test_a_contact_finds_the_token_among_entries_for_others_and_entries_without_a_uuid():
+    shared = shared_key(CLIENT.private_key, parse_public_key(SENDER.pub33))
+    no_text = seal_body(b"\xff" * 36, shared, repeatable())
+    entries = [b"", b"too short", entry_for(OUTSIDER), entry_for(SENDER, "not a uuid"), no_text, entry_for(SENDER)]
+    assert find_access_token(entries, SENDER.private_key, CLIENT.pub33) == ACCESS_TOKEN
+    assert find_access_token(entries[:-1], SENDER.private_key, CLIENT.pub33) is None
+
+
+def test_an_entry_is_64_bytes_and_does_not_contain_the_token():
+    entry = entry_for(SENDER)
+    assert len(entry) == 64
+    assert ACCESS_TOKEN.encode() not in entry
