@@ -91,25 +91,21 @@ def test_an_answer_about_a_key_with_long_lists_is_limited():
     assert len(find(ALICE)[ALICE]) == 2
 
 
-def test_long_lists_of_some_keys_displace_no_short_list_of_another(monkeypatch):
-    monkeypatch.setattr(lookup, "MAX_BATCH_BYTES", 100_000)
-    for number in range(5):
-        lists = [secrets.token_bytes(64) for _ in range(1000)]
-        make_found(bytes([number]) * 64, allow_from_contacts_only=True, allowed_key_list=lists)
-    make_found(ALICE, installation_id=UUID)
-    found = find(ALICE, *(bytes([number]) * 64 for number in range(5)))
-    assert ALICE in found
-    assert len(found) == 2
+@pytest.mark.parametrize(
+    ("lists_of_others", "list_of_alice", "is_proven", "found_of_others"), [(1000, 0, False, 1), (900, 1000, True, 0)]
+)
+def test_long_lists_of_some_keys_displace_neither_a_short_one_nor_that_of_a_proven_address(
+    monkeypatch, lists_of_others, list_of_alice, is_proven, found_of_others
+):
+    def make_contacts(count):
+        listed = [secrets.token_bytes(64) for _ in range(count)]
+        return {"allow_from_contacts_only": bool(listed), "allowed_key_list": listed}
 
-
-def test_lists_of_installations_without_a_delivery_displace_none_with_a_proven_address(monkeypatch):
     monkeypatch.setattr(lookup, "MAX_BATCH_BYTES", 100_000)
-    lists = [[secrets.token_bytes(64) for _ in range(count)] for count in (1000, 900)]
-    route = make_route(last_success_at=NOW)
-    make_found(ALICE, allow_from_contacts_only=True, allowed_key_list=lists[0], route=route)
+    make_found(ALICE, route=make_route(last_success_at=NOW if is_proven else None), **make_contacts(list_of_alice))
     others = [bytes([number]) * 64 for number in range(5)]
     for other in others:
-        make_found(other, allow_from_contacts_only=True, allowed_key_list=lists[1])
+        make_found(other, **make_contacts(lists_of_others))
     found = find(*others, ALICE)
-    assert [info.has_proven_address for info in found.pop(ALICE)] == [True]
-    assert [info.has_proven_address for infos in found.values() for info in infos] == []
+    assert [info.has_proven_address for info in found.pop(ALICE)] == [is_proven]
+    assert len(found) == found_of_others

@@ -1,7 +1,8 @@
-"""Tests of the quotas of registrations, which never refuse changes of known installations."""
+"""Quotas of registrations, which never refuse changes of known installations, and the full table of them."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +12,14 @@ from django.db import connection, transaction
 
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
-from registrations.models import Registration, Route
+from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.registering import intake, quotas
 from registrations.registering.intake import Submission
-from registrations.rules import Acceptance, Refusal
+from registrations.routes.routes import note_delivered
+from registrations.rules import PROVEN_PER_ADDRESS, Acceptance, Refusal
 from registrations.tests.test_intake import MESSAGE, NOW
-from tests.rig.statements import statements
+from registrations.upkeep import stock
+from tests.rig.statements import at_once, other_session, statements
 
 pytestmark = pytest.mark.django_db
 
@@ -92,23 +95,16 @@ def test_new_installations_are_limited_and_known_ones_are_not(settings: LazySett
     assert decisions == [Acceptance.REGISTER] + [Acceptance.UNREGISTER] * 20
 
 
-def test_a_batch_that_is_rolled_back_takes_nothing_from_the_bucket(
-    settings: LazySettings, buckets: SharedBuckets
+def test_a_batch_that_is_rolled_back_and_refused_installations_take_nothing_from_the_bucket(
+    settings: LazySettings, buckets: SharedBuckets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.NEW_INSTALLATIONS_PER_MINUTE = 10
+    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 1)
     for first in (0, 2, 20):
         with transaction.atomic():
             register(*map(registration_of, range(first, first + 2 + first // 2)))
             transaction.set_rollback(True)
         buckets.take_back()
-    assert register(*map(registration_of, range(40, 50))) == [Acceptance.REGISTER] * 10
-
-
-def test_a_refused_installation_takes_nothing_from_the_bucket(
-    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.NEW_INSTALLATIONS_PER_MINUTE = 10
-    monkeypatch.setattr(quotas, "INSTALLATIONS_PER_KEY", 1)
     register(registration_of(1))
     for _ in range(20):
         refused = register(registration_of(1, 2), registration_of(1, 3))
@@ -144,3 +140,96 @@ def test_statistics_distinguish_tombstones_from_registrations() -> None:
         Registration.objects.all().delete()
         cursor.execute("ANALYZE registrations_registration")  # a rollback does not undo the first ANALYZE
     assert capacity.free == pytest.approx(2_000_000 - 1000, abs=1)
+
+
+# The full table -------------------------------------------------------------------------------------------------------
+
+
+HOUR = timedelta(hours=1)
+
+
+def stored() -> set[int]:
+    return {int.from_bytes(each) for each in Registration.objects.values_list("public_key_hash", flat=True)}
+
+
+def test_new_installations_of_one_batch_replace_those_of_the_fullest_hours_evenly(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 15
+    for hour, numbers in enumerate((range(2), range(10, 18), range(20, 25))):
+        register(*map(registration_of, numbers), now=NOW + hour * HOUR)
+    later = NOW + 9 * HOUR
+    assert register(*map(registration_of, range(30, 38)), now=later) == [Acceptance.REGISTER] * 8
+    assert stored() >= {0, 1, *range(30, 38)}  # the hours with 8, 5 and 2 have 3 (or 2), 2 (or 3) and 2
+    assert {len(stored() & set(numbers)) for numbers in (range(10, 18), range(20, 25))} == {2, 3}
+    assert Route.objects.count() == Grant.objects.count() == Registration.objects.count() == 15
+    assert RegistrationEvent.objects.filter(kind="expired", at=later).count() == 8
+
+
+def test_a_registration_that_another_session_keeps_locked_is_passed_over(
+    settings: LazySettings, transactional_db: None
+) -> None:
+    settings.MAX_REGISTRATIONS = 2
+    register(*map(registration_of, range(2)))
+    with other_session() as other:
+        other.execute("SELECT FROM registrations_registration WHERE public_key_hash = %s FOR UPDATE", [key(0)])
+        assert register(*map(registration_of, (5, 6)), now=NOW + HOUR) == [Acceptance.REGISTER, Refusal.FULL]
+        other.rollback()
+    assert stored() == {0, 5}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_eight_workers_replace_registrations_at_the_same_time(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 250
+    register(*map(registration_of, range(250)))
+
+    def work(worker: int) -> list[Acceptance | Refusal]:
+        decisions = []
+        for batch in range(4):  # each of three new ones, and of one that may just be replaced
+            numbers = [1000 + 100 * worker + 10 * batch + each for each in range(3)]
+            known = registration_of(10 * worker + batch, version=2)
+            decisions += register(*map(registration_of, numbers), known, now=NOW + HOUR)
+        return decisions
+
+    decided = at_once(*(partial(work, worker) for worker in range(8)))
+    assert {decision for decisions in decided for decision in decisions} == {Acceptance.REGISTER}
+    assert 250 <= Registration.objects.count() <= 282  # a batch may return one that another batch has just replaced
+    assert Route.objects.count() == Registration.objects.count() == Grant.objects.count()
+
+
+def test_an_imported_installation_stays(settings: LazySettings) -> None:
+    settings.MAX_REGISTRATIONS = 2
+    register(registration_of(1), is_import=True)
+    register(registration_of(2))
+    assert register(*map(registration_of, (3, 4)), now=NOW + HOUR) == [Acceptance.REGISTER, Refusal.FULL]
+    assert stored() == {1, 3}
+
+
+def test_an_installation_that_moves_to_another_address_leaves_no_room_for_one_more() -> None:
+    register(*map(registration_of, range(PROVEN_PER_ADDRESS + 1)))
+    digests = dict(Route.objects.values_list("pk", "address_digest"))
+    note_delivered(digests, now=NOW)
+    register(*(registration_of(n, version=2, device_token="made-up" * 20) for n in range(PROVEN_PER_ADDRESS)))
+    note_delivered({max(digests): digests[max(digests)]}, now=NOW + 2 * HOUR)
+    assert not Route.objects.filter(is_proven=True).exists()
+
+
+def test_tombstones_of_what_was_reached_or_imported_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 2)
+    register(registration_of(1), registration_of(2))
+    Route.objects.filter(registration__public_key_hash=key(1)).update(delivered_digest=b"some other address")
+    register(registration_of(3), unregistration_of(4), is_import=True)
+    for number in (1, 2, 3, 4, 5, 6, 7):
+        register(unregistration_of(number), now=NOW + number * HOUR)
+    assert stored() == {1, 3, 4, 6, 7}
+    register(registration_of(7, version=3), unregistration_of(8), now=NOW + 9 * HOUR)
+    assert stored() == {1, 3, 4, 6, 7, 8}
+
+
+def test_a_tombstone_that_a_process_of_the_release_before_registered_again_stays(
+    monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 2)
+    register(registration_of(1))
+    Registration.objects.update(is_forgettable=True)  # that release does not write the column
+    for number in (2, 3):
+        register(unregistration_of(number), now=NOW + number * HOUR)
+    assert stored() == {1, 3}

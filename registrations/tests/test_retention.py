@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -30,26 +31,18 @@ def purge() -> list[RegistrationEvent]:
     return list(RegistrationEvent.objects.order_by("at"))
 
 
-def test_the_last_event_of_an_installation_that_can_be_pushed_to_stays() -> None:
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        ([(Kind.REGISTERED, OLD - KEEP), (Kind.REFRESHED, OLD)], 1),  # it can be pushed to
+        ([(Kind.REFRESHED, OLD), (Kind.UNREGISTERED, NOW)], 1),
+        ([(Kind.REGISTERED, OLD - KEEP), (Kind.EXPIRED, OLD)], 0),
+    ],
+)
+def test_of_an_installation_its_last_event_stays_unless_it_has_ended(events: list[Any], left: int) -> None:
     pseudonym = uuid4()
-    rows.make_event(pseudonym=pseudonym, at=OLD - KEEP)
-    last = rows.make_event(pseudonym=pseudonym, kind=Kind.REFRESHED, at=OLD)
-    assert purge() == [last]
-    assert purge() == [last]
-
-
-def test_an_old_event_is_removed_when_there_is_a_later_one() -> None:
-    old = rows.make_event(kind=Kind.REFRESHED, at=OLD)
-    assert purge() == [old]
-    later = rows.make_event(pseudonym=old.pseudonym, kind=Kind.UNREGISTERED, at=NOW)
-    assert purge() == [later]
-
-
-def test_all_events_of_an_ended_installation_are_removed() -> None:
-    pseudonym = uuid4()
-    rows.make_event(pseudonym=pseudonym, at=OLD - KEEP)
-    rows.make_event(pseudonym=pseudonym, kind=Kind.EXPIRED, at=OLD)
-    assert purge() == []
+    rows_of_events = [rows.make_event(pseudonym=pseudonym, kind=kind, at=at) for kind, at in events]
+    assert [purge() for _ in "12"] == [rows_of_events[-1:] if left else []] * 2
 
 
 def test_an_installation_that_registered_and_ended_in_one_batch_leaves_nothing() -> None:

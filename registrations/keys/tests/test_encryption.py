@@ -10,19 +10,15 @@ OLD, NEW = b"\x01" * 32, b"\x02" * 32
 VALUE = b"the device token"
 
 
-@given(st.sampled_from(Purpose), st.binary(max_size=200))
-def test_an_encrypted_value_decrypts(purpose, value):
+@given(st.sampled_from(Purpose), st.sampled_from(Purpose), st.binary(max_size=200))
+def test_a_field_decrypts_for_its_own_purpose_only_and_no_part_of_it(purpose, other, value):
     keyring = Keyring([OLD])
-    assert keyring.decrypt(purpose, keyring.encrypt(purpose, value)) == value
-
-
-@given(st.sampled_from(Purpose), st.sampled_from(Purpose))
-def test_a_field_decrypts_for_its_own_purpose_only(purpose, other):
-    keyring = Keyring([OLD])
-    field = keyring.encrypt(purpose, VALUE)
-    if other is not purpose:
+    field = keyring.encrypt(purpose, value)
+    assert keyring.decrypt(purpose, memoryview(field)) == keyring.decrypt(purpose, field) == value
+    wrong = [(purpose, field[:end]) for end in range(len(field))] + [(other, field)] * (other is not purpose)
+    for each in wrong:
         with pytest.raises(DecryptionError):
-            keyring.decrypt(other, field)
+            keyring.decrypt(*each)
 
 
 @given(st.data())
@@ -32,14 +28,6 @@ def test_a_field_with_an_altered_byte_does_not_decrypt(data):
     field[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DecryptionError):
         Keyring([OLD, NEW]).decrypt(Purpose.ADDRESS, bytes(field))
-
-
-def test_a_truncated_field_does_not_decrypt():
-    keyring = Keyring([OLD])
-    field = keyring.encrypt(Purpose.ADDRESS, VALUE)
-    for end in range(len(field)):
-        with pytest.raises(DecryptionError):
-            keyring.decrypt(Purpose.ADDRESS, field[:end])
 
 
 def test_the_error_of_a_failed_decryption_does_not_reveal_the_value():
@@ -69,7 +57,7 @@ def test_after_a_rotation_the_old_key_decrypts_and_the_new_key_encrypts():
 def test_after_a_rotation_old_digests_still_match():
     digest = Keyring([OLD]).digest(Purpose.ACCESS_TOKEN, VALUE)
     after = Keyring([NEW, OLD])
-    assert after.matches(Purpose.ACCESS_TOKEN, VALUE, digest)
+    assert after.matches(Purpose.ACCESS_TOKEN, VALUE, memoryview(digest))
     assert not after.matches(Purpose.ACCESS_TOKEN, b"another", digest)
     assert after.digest(Purpose.ACCESS_TOKEN, VALUE) != digest
     assert not Keyring([NEW]).matches(Purpose.ACCESS_TOKEN, VALUE, digest)
@@ -83,9 +71,3 @@ def test_digests_differ_by_purpose_and_key():
 @given(st.none() | st.just(b"") | st.binary(max_size=60), st.sampled_from([b"", VALUE]))
 def test_a_missing_digest_and_random_bytes_match_nothing(garbage, value):
     assert not Keyring([OLD]).matches(Purpose.CONTENT, value, garbage)
-
-
-def test_the_memoryview_of_a_binary_column_decrypts():
-    keyring = Keyring([OLD])
-    assert keyring.decrypt(Purpose.CONTENT, memoryview(keyring.encrypt(Purpose.CONTENT, VALUE))) == VALUE
-    assert keyring.matches(Purpose.CONTENT, VALUE, memoryview(keyring.digest(Purpose.CONTENT, VALUE)))
