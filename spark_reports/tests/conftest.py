@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.core.cache import cache
 from django.utils import timezone
 
 from spark_reports.nights import closing
@@ -17,6 +18,13 @@ from spark_reports.tests.cluster import Cluster
 from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
 
 NO_JAVA = "there is no Java: `make test` installs it as root, or names its package"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    """Forget what a test has saved for later ones, such as the part that a worker lacks."""
+    yield
+    cache.clear()
 
 
 @pytest.fixture
