@@ -2,20 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import timedelta
 
 import pytest
-from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
 from spark_reports.nights import closing
 from spark_reports.nights.closing import last_closed_day
-from spark_reports.tests.cluster import Cluster
-from spark_reports.tests.quick import QUICK_JAVA, write_quick_conf
+from spark_reports.tests.cluster import QUICK_JAVA, Cluster, write_quick_conf
 
 NO_JAVA = "there is no Java: `make test` installs it as root, or names its package"
 
@@ -28,29 +23,29 @@ def _forgotten():
 
 
 @pytest.fixture
-def closed_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+def closed_at_midnight(monkeypatch):
     """Close a day at midnight. Otherwise tests with the real clock would fail in the minutes after midnight."""
     monkeypatch.setattr(closing, "CLOSED_AFTER", timedelta(0))
 
 
 @pytest.fixture
-def day() -> date:
+def day():
     return last_closed_day(timezone.now())
 
 
 @pytest.fixture
-def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_java(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
 @pytest.fixture(scope="session")
-def java(require_or_skip: Callable[[bool, str], None]) -> None:
+def java(require_or_skip):
     require_or_skip(bool(os.environ.get("JAVA_HOME") or shutil.which("java")), NO_JAVA)
 
 
 @pytest.fixture(scope="session")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(java, tmp_path_factory):
     from pyspark.sql import SparkSession
 
     from spark_reports.jobs.session import OPTIONS
@@ -93,20 +88,20 @@ def _end_gateway() -> None:
 
 
 @pytest.fixture
-def spark_conf(java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def spark_conf(java, tmp_path, monkeypatch):
     folder = write_quick_conf(tmp_path / "spark-conf")
     monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
     return folder
 
 
 @pytest.fixture
-def cluster(spark_conf: Path, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(spark_conf, tmp_path):
     with Cluster.started(tmp_path / "cluster") as running:
         yield running
 
 
 @pytest.fixture
-def lake_url(tmp_path: Path, settings: LazySettings) -> str:
+def lake_url(tmp_path, settings):
     settings.REPORTS_LAKE = str(tmp_path / "lake")
     settings.SPARK_MASTER = "local[2]"
     settings.SPARK_DRIVER_MEMORY = "1g"

@@ -87,7 +87,8 @@ class History:
         """Add a day. ``tries`` are the possible numbers of attempts of a push, each with equal probability."""
         self.tries = tries
         start = midnight(day)
-        moments = sorted(start + timedelta(microseconds=self.random.randrange(86_400 * 10**6)) for _ in range(events))
+        # Coarse times, so that an installation has several events at the same moment.
+        moments = sorted(start + timedelta(minutes=20 * self.random.randrange(72)) for _ in range(events))
         RegistrationEvent.objects.bulk_create(self._event(at) for at in moments)
         for _ in range(requests):
             self._request(start + timedelta(milliseconds=self.random.randrange(86_400_000)))
@@ -122,7 +123,9 @@ class History:
 
     def _next_kind(self, installation: Installation) -> Kind:
         if not installation.is_active:
-            return self.random.choice([Kind.REGISTERED, Kind.REGISTERED, Kind.TOKEN_CHANGED, Kind.REVIVED])
+            return self.random.choice(
+                [Kind.REGISTERED, Kind.REGISTERED, Kind.TOKEN_CHANGED, Kind.REVIVED, Kind.REFRESHED]
+            )
         if self.random.random() < 0.1:
             bridge = installation.place["bridge"]
             installation.place = self.random.choice([place for place in PLACES if place["bridge"] == bridge])

@@ -3,23 +3,18 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-import psutil
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from django.conf import LazySettings
 from django.conf import settings as settings_of_server
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -38,7 +33,7 @@ from spark_reports.running import runs
 from spark_reports.running.loading import load, publish_in_lake, read_results
 from spark_reports.running.runs import SURVIVAL, Progress, RunError, make_plan, run_reports
 from spark_reports.running.spark import Submission, scratch_in
-from spark_reports.tests.history import History, midnight
+from spark_reports.tests.history import midnight
 from tests.rig import rows
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
@@ -52,7 +47,7 @@ RATE = {
 
 
 @pytest.fixture
-def lake(lake_url: str) -> Lake:
+def lake(lake_url):
     return Lake(lake_url)
 
 
@@ -86,30 +81,20 @@ def publish(
 
 
 # Publishing -----------------------------------------------------------------------------------------------------------
-def test_results_reach_postgresql_and_the_lake(lake: Lake, day: date) -> None:
-    run = publish(lake, day, [RATE, RATE | {"code": 'a "quoted", code', "z_score": 4.25}])
+def test_results_reach_postgresql_and_the_lake_and_name_their_facts_and_code(lake, day):
+    rates = [RATE, RATE | {"code": 'a "quoted", code', "z_score": 4.25}]
+    run = publish(lake, day, rates)
 
-    assert list(ErrorRate.objects.order_by("pk").values(*RATE)) == [
-        RATE,
-        RATE | {"code": 'a "quoted", code', "z_score": 4.25},
-    ]
-    assert (run.result_count, PublishedDay.objects.get().event_count) == (2, 7)
-    manifest = manifest_of(lake, Kind.REPORTS, day)
-    lake.verify(Kind.REPORTS, day, manifest)
-
-
-def test_reports_name_the_facts_and_the_code_that_they_were_made_of(lake: Lake, day: date) -> None:
-    publish(lake, day, [RATE])
+    assert list(ErrorRate.objects.order_by("pk").values(*RATE)) == rates
     manifest, published = manifest_of(lake, Kind.REPORTS, day), PublishedDay.objects.get()
-
+    assert (run.result_count, published.event_count) == (2, 7)
+    lake.verify(Kind.REPORTS, day, manifest)
     version, jobs = manifest.code_version.split()
     assert (version, len(jobs), len(manifest.facts_digest)) == (settings_of_server.VERSION, 12, 64)
     assert (published.facts_digest, published.code_version) == (manifest.facts_digest, manifest.code_version)
 
 
-def test_files_are_on_the_disk_before_a_manifest_names_them(
-    lake: Lake, day: date, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_on_the_disk_before_a_manifest_names_them(lake, day, monkeypatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
     export_day(day, lake, now=midnight(day + timedelta(days=2)), on_rows=lambda _table, _rows: None)
@@ -124,7 +109,7 @@ def test_files_are_on_the_disk_before_a_manifest_names_them(
         assert named.parent.stat().st_ino in synced[synced.index(named.stat().st_ino) :]
 
 
-def test_facts_that_differ_in_one_file_have_another_digest() -> None:
+def test_facts_that_differ_in_one_file_have_another_digest():
     first, second = File("a", 1, 1, "aa"), File("b", 1, 1, "bb")
 
     def digest(*files: File) -> str:
@@ -134,59 +119,46 @@ def test_facts_that_differ_in_one_file_have_another_digest() -> None:
 
 
 # Made up --------------------------------------------------------------------------------------------------------------
-def test_the_first_real_day_replaces_all_made_up_ones(lake: Lake, day: date) -> None:
+def test_the_first_real_day_replaces_all_made_up_ones_and_is_replaced_by_none(lake, day):
     for days in (1, 2):
         publish(lake, day - timedelta(days=days), [RATE], is_made_up=True)
     publish(lake, day, [RATE | {"events": 2}])
-
-    assert list(PublishedDay.objects.values_list("day", "is_made_up")) == [(day, False)]
-    assert list(ErrorRate.objects.values_list("day", "events")) == [(day, 2)]
-
-
-def test_a_made_up_day_never_replaces_a_real_one(lake: Lake, day: date) -> None:
-    publish(lake, day, [RATE])
     for made_up in (day, day - timedelta(days=1)):
         with pytest.raises(LakeError, match="reports of real days"):
             publish(lake, made_up, [RATE | {"events": 9}], "2-b", is_made_up=True)
 
     assert list(PublishedDay.objects.values_list("day", "is_made_up")) == [(day, False)]
-    assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+    assert list(ErrorRate.objects.values_list("day", "events")) == [(day, 2)]
 
 
 # The next day ---------------------------------------------------------------------------------------------------------
-def test_a_day_computed_again_replaces_the_day_and_no_other(lake: Lake, day: date) -> None:
+def test_a_day_computed_again_replaces_the_day_and_no_other_and_a_failing_load_nothing(lake, day):
     publish(lake, day - timedelta(days=1), [RATE], "1-a")
     publish(lake, day, [RATE, RATE], "2-b")
     publish(lake, day, [RATE | {"events": 9}], "3-c")
-
-    assert list(ErrorRate.objects.order_by("day").values_list("day", "events")) == [
-        (day - timedelta(days=1), 1),
-        (day, 9),
-    ]
     assert len(list(Path(lake.url).glob(f"reports/*/day={day}/*"))) == 1
-
-
-def test_an_unfinished_report_publishes_nothing(lake: Lake, day: date) -> None:
-    write_results(lake, "incoming/1-a", day, [RATE])
-    (Path(lake.url) / "incoming/1-a/latency/_SUCCESS").unlink()
-
-    with pytest.raises(LakeError, match="Spark did not finish latency"):
-        read_results(lake, "incoming/1-a", [day])
-
-
-def test_a_null_in_a_required_column_publishes_nothing(lake: Lake, day: date) -> None:
-    write_results(lake, "incoming/1-a", day, [RATE | {"total": None}])
-
-    with pytest.raises(LakeError, match="total is null in 1 rows"):
-        read_results(lake, "incoming/1-a", [day])
-
-
-def test_a_failing_load_leaves_the_old_rows(lake: Lake, day: date) -> None:
-    publish(lake, day, [RATE])
     with pytest.raises(psycopg.errors.CheckViolation):  # found by PostgreSQL only
-        publish(lake, day, [RATE | {"events": 9}, RATE | {"hour": -1}], "2-b")
+        publish(lake, day, [RATE | {"events": 7}, RATE | {"hour": -1}], "4-d")
 
-    assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
+    found = ErrorRate.objects.order_by("day").values_list("day", "events")
+    assert list(found) == [(day - timedelta(days=1), 1), (day, 9)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "missing", "words"),
+    [
+        (RATE, "latency/_SUCCESS", "Spark did not finish latency"),
+        (RATE | {"total": None}, "", "total is null in 1 rows"),
+    ],
+    ids=["unfinished", "null"],
+)
+def test_an_unfinished_report_or_a_null_in_a_required_column_publishes_nothing(lake, day, rate, missing, words):
+    write_results(lake, "incoming/1-a", day, [rate])
+    if missing:
+        (Path(lake.url) / "incoming/1-a" / missing).unlink()
+
+    with pytest.raises(LakeError, match=words):
+        read_results(lake, "incoming/1-a", [day])
 
 
 # Stale days -----------------------------------------------------------------------------------------------------------
@@ -196,28 +168,27 @@ def stale(day: date) -> list[int]:
     return [(day - each).days for each in found.values_list("day", flat=True)]
 
 
-def test_reports_are_stale_once_a_day_that_they_rest_on_is_exported_again(lake: Lake, day: date) -> None:
+def test_reports_are_stale_once_a_day_that_they_rest_on_is_exported_again(lake, day):
     days = {n: day - timedelta(days=n) for n in (31, 30, 10, 0)}
-    for each in days.values():
-        publish(lake, each, [RATE])
-    assert stale(day) == []
 
+    def stale_after(*published: int) -> list[int]:
+        for n in published:
+            publish(lake, days[n], [RATE])
+        return stale(day)
+
+    assert stale_after(*days) == []
     export_day(days[30], lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
     assert stale(day) == [30, 10, 0]
-    publish(lake, days[0], [RATE])  # before the reports of the renewed day itself
-    assert stale(day) == [30, 10]
-    publish(lake, days[30], [RATE])
-    assert stale(day) == [10, 0]
-    publish(lake, days[10], [RATE])
-    publish(lake, days[0], [RATE])
-    assert stale(day) == []
+    assert stale_after(0) == [30, 10]  # before the reports of the renewed day itself
+    assert stale_after(30) == [10, 0]
+    assert stale_after(10, 0) == []
 
     publish(lake, days[30], [RATE])  # of the same facts
     export_day(days[31], lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
     assert stale(day) == [31, 30, 10], "no report looks back further than thirty days"
 
 
-def test_reports_are_stale_once_a_day_that_was_missing_is_there(lake: Lake, day: date) -> None:
+def test_reports_are_stale_once_a_day_that_was_missing_is_there(lake, day):
     for n in (2, 0, 1):
         publish(lake, day - timedelta(days=n), [RATE])
     assert stale(day) == [0]
@@ -231,7 +202,7 @@ def failing(first: date, last: date | None = None) -> str:
     return str(error.value)
 
 
-def test_a_day_that_is_not_over_is_refused(lake_url: str, day: date) -> None:
+def test_a_day_that_is_not_over_is_refused(lake_url, day):
     assert "is not over" in failing(day + timedelta(days=1))
     assert not ReportRun.objects.exists()
 
@@ -241,37 +212,40 @@ def another_run() -> Iterator[None]:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
         other.execute("SELECT pg_advisory_lock(%s)", [REPORTS])
         yield
-        other.execute(
-            "SELECT pg_advisory_unlock(%s)", [REPORTS]
-        )  # PostgreSQL detects a closed connection a moment later
+        other.execute("SELECT pg_advisory_unlock(%s)", [REPORTS])  # a closed connection is noticed a moment later
 
 
-def test_two_runs_never_overlap(lake_url: str, day: date) -> None:
+def test_runs_and_exports_never_overlap(lake, day):
+    """Publishing a day removes the files of other writers, so the files of the run would be lost."""
     with another_run():
         assert failing(day) == "Another run or export is under way."
+        with pytest.raises(CommandError, match="Another run or export is under way"):
+            call_command("export_events", "--replace")
     assert not ReportRun.objects.exists()
-
-
-def test_an_export_command_is_refused_while_a_run_goes_on(lake: Lake, day: date) -> None:
-    """Publishing a day removes the files of other writers, so the files of the run would be lost."""
-    with another_run(), pytest.raises(CommandError, match="Another run or export is under way"):
-        call_command("export_events", "--replace")
     assert lake.manifest(Kind.FACTS, day) is None
 
     call_command("export_events")
     assert lake.manifest(Kind.FACTS, day) is not None
 
 
-def test_a_run_whose_process_was_killed_is_closed_by_the_next(lake_url: str, day: date, no_java: None) -> None:
+def test_the_next_run_closes_a_killed_one_and_removes_its_files(lake, day, no_java, settings, tmp_path):
+    settings.DATA_DIR = tmp_path / "data"
+    shuffled = scratch_in(settings.DATA_DIR) / "blockmgr-7" / "0a" / "shuffle_0_0_0.data"
+    shuffled.parent.mkdir(parents=True)
+    shuffled.touch()
+    with lake.writing("incoming/7-dead/error_rates/part-0.parquet") as out:
+        out.write(b"half a file")
     now = timezone.now()
     killed = ReportRun.objects.create(from_day=day, to_day=day, started_at=now, seen_at=now)
     failing(day)
 
     killed.refresh_from_db()
     assert (killed.state, killed.error) == (State.FAILED, "Its process was killed.")
+    assert not list((Path(lake.url) / "incoming").glob("7-dead/**/*"))
+    assert not scratch_in(settings.DATA_DIR).exists()
 
 
-def test_a_missing_java_is_reported_in_one_line_and_old_reports_stay(lake: Lake, day: date, no_java: None) -> None:
+def test_a_missing_java_is_reported_in_one_line_and_old_reports_stay(lake, day, no_java):
     publish(lake, day, [RATE])
 
     assert failing(day).startswith("Java 17 or 21 is missing")
@@ -279,20 +253,10 @@ def test_a_missing_java_is_reported_in_one_line_and_old_reports_stay(lake: Lake,
     assert run is not None
     assert (run.state, run.step) == (State.FAILED, ReportRun.Step.COMPUTE)
     assert list(ErrorRate.objects.values_list("events", flat=True)) == [1]
-
-
-def test_the_next_run_removes_the_lake_files_of_a_killed_one(lake: Lake, day: date, no_java: None) -> None:
-    with lake.writing("incoming/7-dead/error_rates/part-0.parquet") as out:
-        out.write(b"half a file")
-    failing(day)
-
-    assert not list((Path(lake.url) / "incoming").glob("7-dead/**/*"))
-
-
-@pytest.fixture
-def no_lake(settings: LazySettings, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    settings.REPORTS_LAKE = str(tmp_path / "file" / "lake")
+    with pytest.raises(CommandError, match="Java 17 or 21 is missing"):
+        call_command("run_reports")
+    with pytest.raises(CommandError, match="Give either --day or --from"):
+        call_command("run_reports", "--day", "2026-11-20", "--from", "2026-11-20")
 
 
 def plan_of(lake: Lake, day: date) -> Plan:
@@ -302,9 +266,7 @@ def plan_of(lake: Lake, day: date) -> Plan:
     return make_plan(lake, {day: manifest}, "incoming/x")
 
 
-def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
-    lake: Lake, day: date, no_java: None
-) -> None:
+def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(lake, day, no_java, settings):
     """Survival has no such finding, because each day has the whole history of its tokens."""
     for days in (9, 4, 3, 1):
         publish(lake, day - timedelta(days=days), [RATE])
@@ -319,6 +281,12 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     expected, found = history[SURVIVAL][day.isoformat()]
     assert expected == found > 7 * (tables.LIFETIME_WEEKS - 1)
 
+    settings.EVENT_RETENTION_DAYS = 30  # cohorts began before it
+    shutil.rmtree(lake.url)
+    plan = plan_of(lake, day)
+    assert date.fromisoformat(plan.history_from[day.isoformat()]) == timezone.now().date() - timedelta(days=29)
+    assert plan.history[SURVIVAL][day.isoformat()][1] == 29
+
 
 @pytest.mark.parametrize(
     ("published", "is_made_up", "expected"),
@@ -329,8 +297,8 @@ def test_a_missing_day_is_a_finding_of_every_figure_that_looked_back_to_it(
     ],
 )
 def test_the_days_since_the_first_real_reports_are_expected_as_history(
-    lake: Lake, day: date, no_java: None, published: tuple[int, ...], is_made_up: bool, expected: int
-) -> None:
+    lake, day, no_java, published, is_made_up, expected
+):
     for days in published:
         publish(lake, day - timedelta(days=days), [RATE], is_made_up=is_made_up)
     shutil.rmtree(lake.url, ignore_errors=True)
@@ -339,32 +307,25 @@ def test_the_days_since_the_first_real_reports_are_expected_as_history(
     assert found == {(expected, 0)}
 
 
-def test_survival_of_cohorts_from_before_retention_is_a_finding(
-    lake: Lake, day: date, no_java: None, settings: LazySettings
-) -> None:
-    settings.EVENT_RETENTION_DAYS = 30
-    plan = plan_of(lake, day)
-    assert date.fromisoformat(plan.history_from[day.isoformat()]) == timezone.now().date() - timedelta(days=29)
-    assert plan.history[SURVIVAL][day.isoformat()][1] == 29
-
-
-def test_a_lake_that_cannot_be_written_is_reported_in_one_line(no_lake: None, day: date) -> None:
-    message = failing(day)
-    assert message.startswith("The lake failed: ")
-    assert ReportRun.objects.get().error == message
-
-
 @pytest.mark.parametrize("command", ["run_reports", "export_events"])
-def test_commands_report_in_one_line_that_the_lake_cannot_be_written(no_lake: None, command: str) -> None:
-    with pytest.raises(CommandError, match=r"^The lake failed: .*Not a directory"):
+def test_commands_report_in_one_line_that_the_lake_cannot_be_written(settings, tmp_path, command):
+    (tmp_path / "file").touch()
+    settings.REPORTS_LAKE = str(tmp_path / "file" / "lake")
+    with pytest.raises(CommandError, match=r"^The lake failed: .*Not a directory") as failed:
         call_command(command)
+    assert [run.error for run in ReportRun.objects.all()] == [str(failed.value)] * (command == "run_reports")
 
 
-def test_a_damaged_export_is_reported_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
-    rows.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
+def test_a_damaged_export_is_reported_before_spark_starts(lake, day, no_java):
+    rows.make_envelope(at=midnight(day))
     failing(day)
-    cut_off(lake, Kind.FACTS, day, "envelopes")
+    manifest = manifest_of(lake, Kind.FACTS, day)
+    doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
+    lake.publish(Kind.FACTS, day, replace(manifest, tables=doubled))
+    assert "lists the same rows twice" in failing(day)
 
+    lake.publish(Kind.FACTS, day, manifest)
+    cut_off(lake, Kind.FACTS, day, "envelopes")
     assert "is cut off" in failing(day)
 
 
@@ -374,7 +335,7 @@ def cut_off(lake: Lake, kind: Kind, day: date, table: str) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def test_a_damaged_file_of_an_earlier_day_is_reported_before_spark_starts(lake: Lake, day: date, no_java: None) -> None:
+def test_a_damaged_file_of_an_earlier_day_is_reported_before_spark_starts(lake, day, no_java):
     yesterday = day - timedelta(days=1)
     publish(lake, yesterday, [RATE])
     cut_off(lake, Kind.REPORTS, yesterday, "error_rates")
@@ -394,42 +355,27 @@ def age(lake: Lake, kind: Kind, day: date) -> None:
     path.write_text(path.read_text().replace(f'"schema_version": {tables.SCHEMA_VERSION}', '"schema_version": 0'))
 
 
-def test_earlier_days_of_an_older_schema_are_not_compared_with(lake: Lake, day: date, no_java: None) -> None:
+def test_earlier_days_of_an_older_schema_are_not_compared_with_and_made_again_themselves(lake, day, no_java):
     yesterday = day - timedelta(days=1)
     publish(lake, yesterday, [RATE])
     failing(yesterday)
     plan = plan_of(lake, day)
     assert (len(plan.reports["error_rates"]), len(plan.facts["unknown_errors"])) == (1, 2)
 
-    age(lake, Kind.REPORTS, yesterday)
-    age(lake, Kind.FACTS, yesterday)
+    for kind in Kind:
+        age(lake, kind, yesterday)
     plan = plan_of(lake, day)
     assert (len(plan.reports["error_rates"]), list(plan.facts["unknown_errors"])) == (0, [day.isoformat()])
 
-
-def test_an_export_of_an_older_schema_is_made_again(lake: Lake, day: date, no_java: None) -> None:
-    failing(day)
-    age(lake, Kind.FACTS, day)
-    old = manifest_of(lake, Kind.FACTS, day)
+    old = manifest_of(lake, Kind.FACTS, yesterday)
     with pytest.raises(LakeError, match=f"written with schema 0, and this server reads {tables.SCHEMA_VERSION}"):
-        lake.verify(Kind.FACTS, day, old)
-
-    assert failing(day).startswith("Java")
-    assert lake.manifest(Kind.FACTS, day) != old
-
-
-def test_a_file_listed_twice_is_refused(lake: Lake, day: date, no_java: None) -> None:
-    rows.make_envelope(at=timezone.now() - timedelta(days=1, hours=timezone.now().hour))
-    failing(day)
-    manifest = manifest_of(lake, Kind.FACTS, day)
-    doubled = {name: [*files, *files] for name, files in manifest.tables.items()}
-    lake.publish(Kind.FACTS, day, replace(manifest, tables=doubled))
-
-    assert "lists the same rows twice" in failing(day)
+        lake.verify(Kind.FACTS, yesterday, old)
+    assert failing(yesterday).startswith("Java")
+    assert lake.manifest(Kind.FACTS, yesterday) != old
 
 
 # Retention of the lake ------------------------------------------------------------------------------------------------
-def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(lake: Lake, day: date) -> None:
+def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(lake, day):
     old, kept = day - timedelta(days=40), day - timedelta(days=39)
     for each in (old, kept):
         export_day(each, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
@@ -446,32 +392,27 @@ def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(
         lake.verify(kind, kept, manifest)
 
 
-def test_a_run_removes_what_is_beyond_the_retention_of_the_lake(
-    lake: Lake, day: date, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_removes_what_is_beyond_the_retention_of_the_lake(lake, day, settings, monkeypatch):
+    def submit(submission: Submission) -> str:
+        submission.on_line("")
+        write_results(lake, json.loads(submission.plan)["output"], day, [RATE])
+        return ""
+
     settings.EVENT_RETENTION_DAYS = 2
     for days in (50, 35):
         publish(lake, day - timedelta(days=days), [RATE])
-    monkeypatch.setattr(runs, "submit", lambda submission: write_all(lake, submission, day))
+    monkeypatch.setattr(runs, "submit", submit)
     monkeypatch.setattr(runs, "_keep_classes", lambda *_: None)
     run_reports(day, day, progress=Progress())
 
     assert [found for found, _ in lake.days(Kind.REPORTS, date.min, day)] == [day - timedelta(days=35), day]
 
 
-def write_all(lake: Lake, submission: Submission, day: date) -> str:
-    """Write the results of all days, as Spark would."""
-    write_results(lake, json.loads(submission.plan)["output"], day, [RATE])
-    return ""
-
-
 # Added columns --------------------------------------------------------------------------------------------------------
-def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
-    lake: Lake, day: date, spark: Any
-) -> None:
+def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(lake, day, spark):
     """The test removes `queued_us`, which is optional, from the attempts of an export."""
     rows.make_attempt(rows.make_notification(at=midnight(day)), started_at=midnight(day))
-    manifest = without_column(lake, day, "queued_us")
+    manifest = with_attempts(lake, day, lambda attempts: attempts.drop_columns(["queued_us"]))
     lake.verify(Kind.FACTS, day, manifest)
 
     plan = make_plan(lake, {day: manifest}, "incoming/x")
@@ -480,125 +421,46 @@ def test_a_lake_from_before_a_column_was_added_is_read_and_the_column_is_null(
     assert (row.number, row.queued_us) == (1, None)
 
 
-def test_a_file_without_a_required_column_is_refused(lake: Lake, day: date) -> None:
-    manifest = without_column(lake, day, "outcome")
+def test_a_file_without_a_required_column_is_refused(lake, day):
+    manifest = with_attempts(lake, day, lambda attempts: attempts.drop_columns(["outcome"]))
     with pytest.raises(LakeError, match="other columns than attempts"):
         lake.verify(Kind.FACTS, day, manifest)
 
 
-def without_column(lake: Lake, day: date, name: str) -> Manifest:
+def with_attempts(lake: Lake, day: date, change: Callable[[pa.Table], pa.Table]) -> Manifest:
+    """Export a day, and change its attempts as if another version had written them."""
     manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
     [file] = manifest.tables["attempts"]
-    path = Path(lake.url) / file.path
-    rows = pq.read_table(path, partitioning=None).drop_columns([name])
-    pq.write_table(rows, path)
-    files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, rows.num_rows)]}
+    changed = change(pq.read_table(Path(lake.url) / file.path, partitioning=None))
+    pq.write_table(changed, Path(lake.url) / file.path)
+    files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, changed.num_rows)]}
     lake.publish(Kind.FACTS, day, replace(manifest, tables=files))
     return manifest_of(lake, Kind.FACTS, day)
 
 
-def test_columns_and_fields_of_a_later_version_are_not_read(lake: Lake, day: date) -> None:
-    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
-    [file] = manifest.tables["attempts"]
-    path = Path(lake.url) / file.path
-    rows = pq.read_table(path, partitioning=None)
-    pq.write_table(rows.append_column("of_tomorrow", pa.array([], pa.string())), path)
-    files = dict(manifest.tables) | {"attempts": [lake.describe(file.path, 0)]}
-    later = json.loads(replace(manifest, tables=files).to_json()) | {"of_tomorrow": 1}
-
-    read = Manifest.from_json(json.dumps(later))
+def test_columns_and_fields_of_a_later_version_are_not_read(lake, day):
+    with_more = with_attempts(lake, day, lambda rows: rows.append_column("of_tomorrow", pa.array([], pa.string())))
+    read = Manifest.from_json(json.dumps(json.loads(with_more.to_json()) | {"of_tomorrow": 1}))
 
     lake.verify(Kind.FACTS, day, read)
+    [file] = read.tables["attempts"]
     assert lake.read_table(tables.ATTEMPTS, file.path).column_names == tables.ATTEMPTS.column_names
 
 
 # Spark itself ---------------------------------------------------------------------------------------------------------
-def test_a_failing_spark_names_its_cause_and_publishes_nothing(
-    lake: Lake, day: date, settings: LazySettings, spark_conf: Path
-) -> None:
+def test_a_failing_spark_names_its_cause_and_publishes_nothing(lake, day, settings, java):
     publish(lake, day, [RATE])
-    settings.SPARK_MASTER = "spark://127.0.0.1:1"  # nobody listens there
-    (spark_conf / "spark-defaults.conf").write_text("spark.deploy.nonsense 1\nspark.driver.memory nonsense\n")
     settings.SPARK_DRIVER_MEMORY = "nonsense"
 
-    message = failing(day)
-    assert message.startswith("Spark failed: ")
+    assert failing(day).startswith("Spark failed: ")
     run = ReportRun.objects.order_by("pk").last()
     assert run is not None
     assert run.log_excerpt
     assert ErrorRate.objects.count() == 1
 
 
-SUBMIT = """
-import sys
-from pathlib import Path
-from spark_reports.running.spark import Submission, submit
-lake, plan, scratch = sys.argv[1:]
-submit(Submission("local[2]", "1g", lake, Path(plan).read_text(), Path(scratch), 1000, lambda line: None))
-"""
-
-
-def test_temporary_files_of_a_killed_run_are_private_and_removed_by_the_next(
-    lake: Lake,
-    day: date,
-    settings: LazySettings,
-    spark_conf: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
-    """After SIGKILL, Spark's shuffle files remain, with pseudonyms in them. All of them are in one folder."""
-    settings.DATA_DIR, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    History(seed=5).add_day(day)
-    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
-    (tmp_path / "plan").write_text(make_plan(lake, {day: manifest}, "incoming/killed").to_json())
-    scratch = scratch_in(settings.DATA_DIR)
-    command = [sys.executable, "-c", SUBMIT, lake.url, str(tmp_path / "plan"), str(scratch)]
-    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(elsewhere)}) as worker:
-        wait_until_shuffled(worker, scratch)
-        below = psutil.Process(worker.pid).children(recursive=True)
-        lines = list(command_lines(below))
-        worker.kill()
-    psutil.wait_procs(below, timeout=20)
-
-    assert any(f"-Djava.io.tmpdir={scratch}" in line for line in lines)
-    assert list(scratch.glob("blockmgr-*/*/*"))
-    assert not list(elsewhere.iterdir())
-    assert scratch.stat().st_mode & 0o777 == 0o700
-    request.getfixturevalue("no_java")
-    assert failing(day).startswith("Java")
-    assert not scratch.exists()
-
-
-def command_lines(processes: Iterable[psutil.Process]) -> Iterator[str]:
-    """Yield the command line of each living process."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):  # raised for a zombie, too
-            yield " ".join(process.cmdline())
-
-
-def wait_until_shuffled(worker: "subprocess.Popen[bytes]", scratch: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not list(scratch.glob("blockmgr-*/*/*")):
-        assert worker.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_the_command_reports_a_missing_java_and_wrong_options(lake_url: str, no_java: None) -> None:
-    with pytest.raises(CommandError, match="Java 17 or 21 is missing"):
-        call_command("run_reports")
-    with pytest.raises(CommandError, match="Give either --day or --from"):
-        call_command("run_reports", "--day", "2026-11-20", "--from", "2026-11-20")
-
-
-@pytest.mark.parametrize("of_the_day", [True, False])
-@pytest.mark.parametrize("command", ["run_reports", "export_events"])
-def test_a_database_that_goes_away_is_reported_in_one_line(
-    lake: Lake, day: date, command: str, of_the_day: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("command", "of_the_day"), [("run_reports", True), ("export_events", False)])
+def test_a_database_that_goes_away_is_reported_in_one_line(lake, day, command, of_the_day, monkeypatch):
     """PostgreSQL ends a session when the export begins to read: the session of the day, or one that reads a part."""
 
     def end_session(*_args: object, **_options: object) -> None:

@@ -4,18 +4,13 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import pytest
 from celery import current_app
-from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.core import mail
-from django.core.cache import cache
 from django.db.migrations.recorder import MigrationRecorder
-from django.test import Client
 from django.utils import timezone
 from structlog.testing import capture_logs
 
@@ -57,7 +52,7 @@ def days(*numbers: int) -> list[date]:
 
 
 @pytest.fixture(autouse=True)
-def nightly(settings: LazySettings) -> None:
+def nightly(settings):
     settings.REPORTS_NIGHTLY, settings.REPORTS_HOUR = True, 1
     install(at(12, day=18))
 
@@ -72,43 +67,30 @@ def fail(day: date, finished_at: datetime) -> ReportRun:
 
 # Owed days ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("now", "owed"),
+    ("hour", "now", "installed", "owed"),
     [
-        (at(0, 30), days(18, 19)),  # before the hour
-        (at(1), days(18, 19, 20)),
-        (at(23, 59), days(18, 19, 20)),
+        (1, at(0, 30), at(12, day=18), days(18, 19)),  # before the hour
+        (1, at(1), at(12, day=18), days(18, 19, 20)),
+        (1, at(23, 59), at(12, day=18), days(18, 19, 20)),
+        (0, at(0, 9), at(12, day=18), days(18, 19)),  # never before the day is closed
+        (0, at(0, 10), at(12, day=18), days(18, 19, 20)),
+        (1, at(2), at(15, day=20), days(20)),  # no day from before the installation
+        (1, at(16), at(15), []),
+        (1, at(2), at(12) - timedelta(days=400), days(*range(9, 21))),  # as far back as the database has pushes
     ],
 )
-def test_a_night_is_owed_from_its_hour_on(now: datetime, owed: list[date]) -> None:
+def test_a_night_is_owed_from_its_hour_on(settings, hour, now, installed, owed):
+    settings.REPORTS_HOUR, settings.NOTIFICATION_RETENTION_DAYS = hour, 12
+    install(installed)
     assert nights.owed_days(now) == owed
 
 
-def test_nights_are_owed_as_far_back_as_the_database_has_their_pushes(settings: LazySettings) -> None:
-    install(at(12) - timedelta(days=400))
-    settings.NOTIFICATION_RETENTION_DAYS = 12
-    assert nights.owed_days(at(2)) == days(*range(9, 21))
-
-
-def test_a_day_is_never_owed_before_it_is_closed(settings: LazySettings) -> None:
-    settings.REPORTS_HOUR = 0
-    assert nights.owed_days(at(0, 9))[-1] == date(2026, 11, 19)
-    assert nights.owed_days(at(0, 10))[-1] == date(2026, 11, 20)
-
-
-def test_days_before_the_installation_are_not_owed() -> None:
-    install(at(15, day=20))
-    assert nights.owed_days(at(2)) == days(20)
-    install(at(15))
-    assert nights.owed_days(at(16)) == []
-
-
-def test_a_published_day_is_not_owed() -> None:
-    reports.publish(DAY)
-    assert nights.owed_days(at(2)) == days(18, 19)
-
-
-def test_stale_reports_are_owed_again_and_shown_meanwhile() -> None:
-    make_stale()
+def test_stale_reports_are_owed_again_and_shown_meanwhile():
+    """The facts of the 19th are exported again after all reports were made."""
+    for day in days(18, 19, 20):
+        reports.publish(day, at=at(2))
+    assert nights.owed_days(at(2)) == []
+    PublishedDay.objects.filter(day__in=days(19)).update(renewed_at=at(3))
     assert nights.owed_days(at(4)) == days(19, 20)
     assert nights.overdue_days(at(9)) == []
     found = status(at(9))
@@ -116,14 +98,7 @@ def test_stale_reports_are_owed_again_and_shown_meanwhile() -> None:
     assert found.words == "The reports of 2026-11-20 are here. Those of 2 days are stale, and are made again."
 
 
-def make_stale() -> None:
-    """Mark the facts of the 19th as exported again after all reports were made."""
-    for day in days(18, 19, 20):
-        reports.publish(day, at=at(2))
-    PublishedDay.objects.filter(day__in=days(19)).update(renewed_at=at(3))
-
-
-def test_made_up_reports_do_not_count_as_nights() -> None:
+def test_made_up_reports_do_not_count_as_nights():
     """Owed days stay owed, and a made-up run that failed causes no pause."""
     reports.publish(DAY, is_made_up=True)
     reports.make_run(date(2026, 11, 18), state="failed", finished_at=at(2))
@@ -135,7 +110,7 @@ def test_made_up_reports_do_not_count_as_nights() -> None:
 
 
 @pytest.mark.parametrize(("failures", "minutes"), [(1, 5), (2, 10), (3, 20), (4, 40), (9, 360), (60, 360)])
-def test_a_day_that_failed_pauses_longer_each_time(failures: int, minutes: int) -> None:
+def test_a_day_that_failed_pauses_longer_each_time(failures, minutes):
     for day in days(18, 19):
         reports.publish(day)
     for _ in range(failures):
@@ -145,30 +120,27 @@ def test_a_day_that_failed_pauses_longer_each_time(failures: int, minutes: int) 
     assert nights.next_day(at(2) + timedelta(minutes=minutes)) == DAY
 
 
-def test_a_day_that_fails_does_not_hold_up_the_next() -> None:
+def test_a_day_that_fails_does_not_hold_up_the_next():
     fail(date(2026, 11, 18), at(2))
     assert nights.next_day(at(2, 1)) == date(2026, 11, 19)
 
 
 # Status ---------------------------------------------------------------------------------------------------------------
-def test_a_missing_night_is_an_alarm_only_after_some_time() -> None:
-    reports.publish(date(2026, 11, 19))
-    reports.publish(date(2026, 11, 18))
+def test_a_missing_night_is_an_alarm_after_some_time_and_says_why_the_last_run_failed():
+    for day in days(18, 19):
+        reports.publish(day)
     assert status(at(2, 59)).state == State.PRESENT
     found = status(at(3))
     assert found.is_alarm
     assert "2026-11-20 are missing" in found.words
     assert 'worker for the queue "reports"' in found.words
-
-
-def test_the_alarm_says_why_the_last_run_failed() -> None:
     fail(DAY, at(2))
     assert "Spark failed: x" in status(at(9)).words
     reports.make_run(DAY, state="running", step="compute", finished_at=None)
     assert "still under way (compute)" in status(at(9)).words
 
 
-def test_the_status_with_last_nights_reports_counts_their_flags() -> None:
+def test_the_status_with_last_nights_reports_counts_their_flags():
     for day in days(18, 19):
         reports.publish(day)
     reports.make_night(DAY)
@@ -177,92 +149,55 @@ def test_the_status_with_last_nights_reports_counts_their_flags() -> None:
     assert (found.state, found.newest_day, found.anomalies, found.findings) == (State.PRESENT, DAY, 1, 1)
 
 
-def test_a_new_server_waits_for_its_first_night() -> None:
+def test_a_new_server_waits_for_its_first_night_and_shows_what_its_worker_lacks(no_java, settings):
     install(at(12))
     assert status(at(13)).words == "The first reports come after 2026-11-22 01:00 UTC."
-
-
-def test_the_status_of_a_new_server_shows_that_its_worker_lacks_java(no_java: None) -> None:
     install(timezone.now())
     tasks.make_reports()
     found = status(timezone.now())
     assert (found.state, found.words.split(":")[0]) == (State.OFF, "Java 17 or 21 is missing")
     LACK.save("")
     assert status(timezone.now()).state == State.WAITING
-
-
-def test_reports_that_are_switched_off_raise_no_alarm(settings: LazySettings) -> None:
-    settings.REPORTS_NIGHTLY = False
+    settings.REPORTS_NIGHTLY = False  # raises no alarm
     assert status(at(9)).state == State.OFF
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("no_memory")
-def test_an_indicator_shows_a_missing_night() -> None:
+def test_indicators_show_a_missing_night_and_that_one_lacks_history_after_its_lake_was_lost(admin_client):
+    install(timezone.now() - timedelta(days=30))
+    tasks.watch_reports()
+    assert indicator("reports").state == IndicatorState.YELLOW
     SAVED.save(status(at(9)))
-    found = reports_indicator()
-    assert found.state == IndicatorState.YELLOW
-    assert "2026-11-20 are missing" in found.sentence
+    assert "2026-11-20 are missing" in indicator("reports").sentence
 
-
-@pytest.mark.usefixtures("no_memory")
-def test_the_indicator_is_green_while_all_is_well() -> None:
-    for day in days(18, 19, 20):
-        reports.publish(day)
-    SAVED.save(status(at(9)))
-    assert reports_indicator().state == IndicatorState.GREEN
-
-
-@pytest.mark.usefixtures("no_memory")
-def test_an_indicator_shows_that_a_night_lacks_history_after_its_lake_was_lost(admin_client: Client) -> None:
+    install(at(12, day=18))
     for day in days(18, 19, 20):
         reports.publish(day)
     reports.make_check(DAY, check_name="history", subject="error_rates", expected=2, found=0)
     SAVED.save(status(at(9)))
-
+    assert indicator("reports").state == IndicatorState.GREEN
     found = indicator("anomalies")
     assert (found.state, found.sentence) == (IndicatorState.YELLOW, "1 finding about the data of the newest night")
     page = admin_client.get(f"/admin/reports/?day={DAY}").content.decode()
     assert "error_rates: it rests on fewer earlier days than there could be (expected 2, found 0)" in page
 
 
-@pytest.fixture
-def no_memory() -> Iterator[None]:
-    asking.RECENT.forget()
-    yield
-    cache.clear()
-    asking.RECENT.forget()
-
-
-def reports_indicator() -> Indicator:
-    return indicator("reports")
-
-
 def indicator(kind: str) -> Indicator:
+    asking.RECENT.forget()
     [found] = [each for each in take_snapshot(now=timezone.now()).indicators if each.id == kind]
     return found
 
 
-def test_the_watch_saves_the_status_for_the_indicator() -> None:
-    install(timezone.now() - timedelta(days=30))
-    tasks.watch_reports()
-    assert reports_indicator().state == IndicatorState.YELLOW
-
-
 # Making reports -------------------------------------------------------------------------------------------------------
-def test_without_pyspark_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
-    assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."
-
-
-def test_an_account_without_a_name_gets_the_line_that_gives_it_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_needs_is_named_in_one_line(monkeypatch):
     """Containers often run as a number. Hadoop's part of Spark then fails on an empty name, deep in Java."""
     monkeypatch.setattr(parts.os, "geteuid", lambda: 987_654)
     assert parts.missing().startswith("Account 987654 has no name, and Spark needs one: no reports.")
     assert "push:x:987654:" in parts.missing()
+    monkeypatch.setattr(parts, "PACKAGES", {"no_such_package": "PySpark"})
+    assert parts.missing() == "PySpark is not installed: no reports. `make install-reports` brings them, and Java."
 
 
-def test_without_java_the_task_records_one_failed_run_for_all_days(no_java: None) -> None:
+def test_without_java_the_task_records_one_failed_run_for_all_days(no_java):
     install(timezone.now() - timedelta(days=30))
 
     tasks.make_reports()
@@ -275,7 +210,7 @@ def test_without_java_the_task_records_one_failed_run_for_all_days(no_java: None
     assert failed.error.startswith("Java 17 or 21 is missing")
 
 
-def test_with_nightly_reports_off_the_task_makes_only_requested_ones(settings: LazySettings, no_java: None) -> None:
+def test_with_nightly_reports_off_the_task_makes_only_requested_ones(settings, no_java):
     settings.REPORTS_NIGHTLY = False
     tasks.make_reports()
     assert not ReportRun.objects.exists()
@@ -285,35 +220,26 @@ def test_with_nightly_reports_off_the_task_makes_only_requested_ones(settings: L
     assert (ReportRun.objects.get().to_day, RequestedRun.objects.count()) == (DAY, 0)
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_request_waits_while_another_process_makes_reports(lake_url: str, java: None) -> None:
-    on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
-    with another_run():
-        tasks.make_reports()
-    assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
-
-
 @pytest.fixture
-def request_row(lake_url: str, java: None) -> RequestedRun:
+def request_row(lake_url, java):
     on_demand.ask(DAY, DAY, replace=False, now=timezone.now())
     return RequestedRun.objects.get()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_request_that_fails_unexpectedly_is_over_and_nights_go_on(
-    request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_waits_for_other_reports_and_is_over_when_it_fails_unexpectedly(request_row, monkeypatch):
+    with another_run():
+        tasks.make_reports()
+    assert (RequestedRun.objects.count(), ReportRun.objects.count()) == (1, 0)
+
     monkeypatch.setitem(QUERIES, "replies", lambda _day: "SELECT 1/0")
     with pytest.raises(TaskFailed, match="DivisionByZero"):
         tasks.make_reports()
-
     assert (ReportRun.objects.get().error, RequestedRun.objects.count()) == ("DivisionByZero", 0)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_that_is_stopped_leaves_the_request_to_the_next(
-    request_row: RequestedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_stopped_leaves_the_request_to_the_next(request_row, monkeypatch):
     def asked_to_end(submission: Submission) -> str:
         WORKER_STOP.set()
         submission.on_line("")
@@ -330,7 +256,7 @@ def test_a_worker_that_is_stopped_leaves_the_request_to_the_next(
     assert ReportRun.objects.get().error.startswith("Its worker was stopped")
 
 
-def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
+def test_a_request_that_kills_its_process_three_times_is_given_up():
     on_demand.ask(*days(19, 20), replace=False, now=at(2))
     reports.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(1))  # before the request
     reports.make_run(DAY, state="failed", error=on_demand.KILLED, started_at=at(3))
@@ -344,9 +270,7 @@ def test_a_request_that_kills_its_process_three_times_is_given_up() -> None:
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
-def test_a_request_of_an_operator_is_logged_with_its_reason(
-    client: Client, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_of_an_operator_is_logged_with_its_reason(client, django_capture_on_commit_callbacks, monkeypatch):
     sent: list[str] = []
     monkeypatch.setattr(current_app, "send_task", sent.append)
     log_in(client, "operator")
@@ -367,24 +291,14 @@ def test_a_request_of_an_operator_is_logged_with_its_reason(
     assert sent == [tasks.make_reports.name]
 
 
-def test_a_second_request_of_the_same_range_changes_nothing(admin_client: Client) -> None:
+def test_a_second_request_changes_nothing_and_one_needs_a_reason_without_secrets(admin_client):
+    for why in ("", "for zQ3shabcdefghijklmnopqrstuvwxyz0123456789"):
+        assert admin_client.post(REQUEST, SENT | {"why": why}).status_code == 200
+    assert not RequestedRun.objects.exists()
     admin_client.post(REQUEST, SENT)
     again = admin_client.post(REQUEST, SENT, follow=True)
     assert "Already requested" in again.content.decode()
     assert (RequestedRun.objects.count(), LogEntry.objects.count()) == (1, 2)
-
-
-@pytest.mark.parametrize("role", ["support", "nobody"])
-def test_other_roles_cannot_request_reports(client: Client, role: str) -> None:
-    log_in(client, role)
-    assert [client.get(REQUEST).status_code, client.post(REQUEST, SENT).status_code] == [403, 403]
-    assert not RequestedRun.objects.exists()
-
-
-@pytest.mark.parametrize("why", ["", "for zQ3shabcdefghijklmnopqrstuvwxyz0123456789"])
-def test_a_request_needs_a_reason_without_secrets(admin_client: Client, why: str) -> None:
-    assert admin_client.post(REQUEST, SENT | {"why": why}).status_code == 200
-    assert not RequestedRun.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -394,12 +308,12 @@ def test_a_request_needs_a_reason_without_secrets(admin_client: Client, why: str
         "from=2026-01-01&to=2026-11-01",
     ],
 )
-def test_a_range_that_cannot_be_made_is_not_found(admin_client: Client, query: str) -> None:
+def test_a_range_that_cannot_be_made_is_not_found(admin_client, query):
     assert admin_client.get(f"/admin/reports/run/?{query}").status_code == 404
 
 
 # Mail -----------------------------------------------------------------------------------------------------------------
-def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: LazySettings) -> None:
+def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings):
     settings.REPORT_RECIPIENTS = ["ann@example.org", "bob@example.org"]
     reports.make_night(DAY)
 
@@ -416,10 +330,13 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings: La
     assert not [word for word in ("src=", "href=", "url(", "<script", "@import") if word in html]
 
 
-def test_a_night_is_owed_until_it_is_mailed(settings: LazySettings) -> None:
-    settings.REPORT_RECIPIENTS = ["ann@example.org"]
+def test_a_night_is_owed_until_it_is_mailed(settings):
     owed, _ = (reports.publish(day) for day in days(19, 20))
     PublishedDay.objects.filter(day=owed.day).update(mailed_at=None)
+    tasks.watch_reports()
+    assert not mail.outbox  # there are no recipients
+
+    settings.REPORT_RECIPIENTS = ["ann@example.org"]
     usual, settings.EMAIL_BACKEND = settings.EMAIL_BACKEND, "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_PORT = 1
     with capture_logs() as logs:
@@ -433,13 +350,6 @@ def test_a_night_is_owed_until_it_is_mailed(settings: LazySettings) -> None:
     assert [message.subject.partition(":")[0] for message in mail.outbox] == [f"Push server, {owed.day}"]
 
 
-def test_without_recipients_no_mail_is_sent() -> None:
-    reports.publish(DAY)
-    PublishedDay.objects.update(mailed_at=None)
-    tasks.watch_reports()
-    assert not mail.outbox
-
-
 @pytest.mark.parametrize(
     ("before", "is_mailed", "is_owed"),
     [
@@ -450,9 +360,7 @@ def test_without_recipients_no_mail_is_sent() -> None:
         ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC), "is_made_up": True}, True, True),
     ],
 )
-def test_a_day_is_mailed_when_a_night_makes_its_first_reports(
-    before: dict[str, Any], is_mailed: bool, is_owed: bool
-) -> None:
+def test_a_day_is_mailed_when_a_night_makes_its_first_reports(before, is_mailed, is_owed):
     if before:
         reports.publish(DAY)
         PublishedDay.objects.update(**before)
@@ -463,13 +371,13 @@ def test_a_day_is_mailed_when_a_night_makes_its_first_reports(
     assert (PublishedDay.objects.get().mailed_at is None) == is_owed
 
 
-def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SystemExit, match=r"PyArrow is not installed: no reports. `make install-reports` brings them"):
         importlib.reload(spark_reports.management.commands)
 
 
-def test_everything_else_works_without_the_packages_of_reports() -> None:
+def test_everything_else_works_without_the_packages_of_reports():
     """`migrate` imports the management package of every app, and the server loads all of its modules."""
     script = """
 import os

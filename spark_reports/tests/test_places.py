@@ -5,29 +5,23 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import date, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from django.conf import LazySettings
 from django.db import connection
 
 from embedded.servers.ports import free_port
-from embedded.servers.postgres import EmbeddedPostgres
 from embedded.supervisor.processes import PROJECT
 from spark_reports.lake import Kind, Lake
 from spark_reports.models import DataQuality, ErrorRate, PublishedDay
 from spark_reports.running.runs import Progress, run_reports
 from spark_reports.running.spark import environment, spark_home
-from spark_reports.tests.cluster import Cluster
+from spark_reports.tests.cluster import Cluster, running
 from spark_reports.tests.history import History
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.nightly]
-START_SECONDS = 120
 
 
 def add_history(day: date) -> None:
@@ -42,38 +36,14 @@ def assert_published(day: date) -> None:
     assert ErrorRate.objects.filter(stage="dispatch").exists()
 
 
-@contextmanager
-def listening(command: list[str], port: int, log: Path, environ: dict[str, str] | None = None) -> Iterator[None]:
-    """Run a server until the block ends. The block begins once the server accepts connections."""
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environ) as process:
-        try:
-            wait_for(port, log)
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def wait_for(port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return
-    raise TimeoutError(log.read_text(encoding="utf-8", errors="replace")[-2000:])
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 # Spark Connect --------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def connect(
-    lake_url: str,
-    spark_conf: Path,
-    tmp_path: Path,
-    require_or_skip: Callable[[bool, str], None],
-) -> Iterator[str]:
+def connect(lake_url, spark_conf, tmp_path, require_or_skip):
     """Run a server of Spark Connect, and return its URL as master."""
     client = ("grpc_status", "pandas", "zstandard")
     require_or_skip(all(map(find_spec, client)), f"a client of Spark Connect needs {', '.join(client)}")
@@ -83,13 +53,11 @@ def connect(
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
     command += [part for option in options for part in ("--conf", option)]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    with listening(command, port, tmp_path / "connect.log", environment("local[2]")):
+    with running(command, tmp_path / "connect.log", lambda: listens(port), environment("local[2]")):
         yield f"sc://127.0.0.1:{port}"
 
 
-def test_reports_are_made_by_a_server_of_spark_connect(
-    connect: str, lake_url: str, day: date, postgres: EmbeddedPostgres
-) -> None:
+def test_reports_are_made_by_a_server_of_spark_connect(connect, lake_url, day, postgres):
     """The settings are read from the environment and checked, as in production."""
     add_history(day)
     environ = os.environ | {"SPARK_MASTER": connect, "REPORTS_LAKE": lake_url}
@@ -105,14 +73,7 @@ S3 = Path(__file__).parents[2] / "tests" / "reports" / "s3"
 
 
 @pytest.fixture
-def s3_lake(
-    lake_url: str,
-    spark_conf: Path,
-    tmp_path: Path,
-    settings: LazySettings,
-    monkeypatch: pytest.MonkeyPatch,
-    require_or_skip: Callable[[bool, str], None],
-) -> Iterator[None]:
+def s3_lake(lake_url, spark_conf, tmp_path, settings, monkeypatch, require_or_skip):
     """Put the lake into a bucket of an S3 server on this machine, and refuse every other address."""
     go = shutil.which("go")
     require_or_skip(go is not None, "the S3 that reports are tested with is made with Go")
@@ -128,30 +89,20 @@ def s3_lake(
     }.items():
         monkeypatch.setenv(name, value)
     settings.REPORTS_LAKE = "s3a://lake/push"
-    with listening([str(server), f"127.0.0.1:{port}"], port, tmp_path / "s3.log"):
+    with running([str(server), f"127.0.0.1:{port}"], tmp_path / "s3.log", lambda: listens(port)):
         yield
 
 
 @pytest.fixture
-def beside_s3(s3_lake: None, request: pytest.FixtureRequest, settings: LazySettings) -> Cluster:
+def beside_s3(s3_lake, request, settings):
     """Start two workers after the environment names the S3 server, because they inherit that environment."""
     cluster: Cluster = request.getfixturevalue("cluster")
     settings.SPARK_MASTER = cluster.url
     return cluster
 
 
-def take_keys_from_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the keys to a file, as compose, systemd and the chart do for the worker, and unset all other keys."""
-    file.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n", encoding="ascii")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-
-
-def test_reports_are_made_by_two_workers_of_a_lake_on_s3(
-    beside_s3: Cluster, day: date, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_reports_are_made_by_two_workers_of_a_lake_on_s3(beside_s3, day, settings, monkeypatch, tmp_path):
+    """Later, the keys are in a file, as compose, systemd and the chart write it for the worker."""
     add_history(day)
     run_reports(day, day, progress=Progress())
     assert_published(day)
@@ -163,7 +114,11 @@ def test_reports_are_made_by_two_workers_of_a_lake_on_s3(
         lake.verify(kind, day, manifest)
     assert lake.parquet_files("incoming") == []
 
-    settings.SPARK_MASTER = "local[2]"
-    take_keys_from_a_file(tmp_path / "aws_shared_credentials", monkeypatch)
+    settings.SPARK_MASTER, keys = "local[2]", tmp_path / "aws_shared_credentials"
+    keys.write_text("[default]\naws_access_key_id = nobody\naws_secret_access_key = nothing\n", encoding="ascii")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
     run_reports(day, day, progress=Progress(), replace=True)
     assert PublishedDay.objects.get().day == day

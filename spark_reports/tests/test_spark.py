@@ -4,7 +4,6 @@ import subprocess
 import sys
 import zipfile
 from datetime import date
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,15 +20,9 @@ Caused by: java.io.FileNotFoundException: File part-0.parquet does not exist
 at org.apache.spark.deploy"""
 
 
-def test_spark_gets_no_credentials_of_the_server(java: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "DATABASE_URL",
-        "REDIS_URL",
-        "SECRET_KEY",
-        "FIELD_ENCRYPTION_KEYS",
-        "SERVER_PRIVATE_KEY",
-        "PGPASSWORD",
-    ):
+def test_spark_gets_no_credentials_of_the_server(java, monkeypatch):
+    names = ["DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY", "PGPASSWORD"]
+    for name in names:
         monkeypatch.setenv(name, f"secret {name}")
         monkeypatch.setenv(f"{name}_FILE", f"secret {name}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "needed for the lake")
@@ -40,7 +33,7 @@ def test_spark_gets_no_credentials_of_the_server(java: None, monkeypatch: pytest
     assert given["AWS_ACCESS_KEY_ID"] == "needed for the lake"
 
 
-def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path: Path) -> None:
+def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path):
     archive, entry = package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
 
@@ -49,23 +42,12 @@ def test_the_package_holds_the_jobs_and_nothing_else_of_the_server(tmp_path: Pat
     assert "main()" in entry.read_text()
 
 
-def test_the_deepest_cause_is_named() -> None:
+def test_the_deepest_cause_is_named_and_a_killed_java_is_reported_instead():
     assert _reason(CAUSE.splitlines()) == "java.io.FileNotFoundException: File part-0.parquet does not exist"
     assert _reason(["Error: bad option"]) == "Error: bad option"
     assert _reason([]) == "its log is empty"
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (137, "Java was ended by SIGKILL, usually because memory ran out"),
-        (143, "Java was ended by SIGTERM."),
-        (1, ""),
-    ],
-)
-def test_a_killed_java_is_reported_instead_of_the_last_line_of_its_log(code: int, words: str) -> None:
-    assert _killed_by(code).startswith(words)
-    assert bool(_killed_by(code)) is bool(words)
+    assert _killed_by(137).startswith("Java was ended by SIGKILL, usually because memory ran out")
+    assert [_killed_by(code) for code in (143, 1)] == ["Java was ended by SIGTERM.", ""]
 
 
 WORKER = """
@@ -78,26 +60,22 @@ with _running(command, environment("local")) as process:
 """
 
 
-def test_the_command_ends_when_its_worker_is_killed(java: None) -> None:
+def test_the_command_ends_when_its_worker_is_killed_and_a_killed_one_has_the_code_of_its_signal(java):
     script = WORKER.format(program=KILL_WITH_PARENT)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout
         sleeper = psutil.Process(int(worker.stdout.readline()))
         assert sleeper.is_running()
         worker.kill()
-
     gone, alive = psutil.wait_procs([sleeper], timeout=20)
     assert (len(gone), alive) == (1, [])
 
-
-def test_a_command_that_is_killed_has_the_code_of_its_signal() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-I", KILL_WITH_PARENT, "sh", "-c", "kill -9 $$"], stdin=subprocess.PIPE
-    ) as guarded:
+    command = [sys.executable, "-I", KILL_WITH_PARENT, "sh", "-c", "kill -9 $$"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as guarded:
         assert guarded.wait(30) == 137
 
 
-def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
+def test_a_draft_of_a_manifest_is_no_day(tmp_path):
     lake = Lake(str(tmp_path))
     with lake.writing(f"manifests/{Kind.FACTS}/2026-11-20.json.f00d") as out:
         out.write(b"half a mani")
@@ -105,9 +83,7 @@ def test_a_draft_of_a_manifest_is_no_day(tmp_path: Path) -> None:
     assert list(lake.days(Kind.FACTS, date(2026, 11, 1), date(2026, 11, 30))) == []
 
 
-def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(
-    java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(java, tmp_path, monkeypatch):
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     (tmp_path / "spark.jar").write_bytes(b"a version")
     before = archive_of(tmp_path, tmp_path)
@@ -120,7 +96,7 @@ def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(
     assert archive_of(tmp_path, tmp_path) is None
 
 
-def test_a_new_archive_of_classes_replaces_the_old_one_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_new_archive_of_classes_replaces_the_old_one_once_it_is_whole(tmp_path):
     old, new = tmp_path / "spark-classes-1.jsa", tmp_path / "spark-classes-2.jsa"
     old.write_bytes(b"old")
 

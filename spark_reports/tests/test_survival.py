@@ -3,11 +3,11 @@
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
@@ -39,68 +39,8 @@ class Life:
     has_ended: bool
 
 
-def survival_by_spark(spark: Any, lake_url: str, day: date) -> list[Any]:
-    """Export the day and compute its survival, as a night does."""
-    lake = Lake(lake_url)
-    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
-    plan = make_plan(lake, {day: manifest}, "incoming/x")
-    spells = read(spark, lake_url, plan.facts["token_spells"], tables.TOKEN_SPELLS)
-    rows: list[Any] = token_lifetime.transform(spells, {day: date.fromisoformat(manifest.events_since)}).collect()
-    return rows
-
-
-def events_of(pseudonym: UUID, place: Place, *facts: tuple[Kind, datetime]) -> list[RegistrationEvent]:
-    token_type, app_topic = place
-    return [
-        RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=token_type, app_topic=app_topic, at=at)
-        for kind, at in facts
-    ]
-
-
-def test_a_token_that_dies_every_day_ends_once(spark: Any, lake_url: str, day: date) -> None:
-    """One of a hundred tokens dies, is refreshed and dies again each day. The others survive: 99 %."""
-    began_on = day - timedelta(days=day.weekday() + 14)
-    midnight = datetime.combine(began_on, time(), UTC)
-    for n in range(100):
-        events = events_of(uuid4(), (2, ""), (Kind.REGISTERED, midnight))
-        if n == 0:
-            for days in range(11):
-                at = midnight + timedelta(days=days, hours=1)
-                facts = [(Kind.TOKEN_DIED, 0), (Kind.REFRESHED, 1), (Kind.TOKEN_DIED, 2), (Kind.REFRESHED, 3)]
-                events += events_of(events[0].pseudonym, (2, ""), *[(k, at + timedelta(hours=h)) for k, h in facts])
-        RegistrationEvent.objects.bulk_create(events)
-
-    rows = survival_by_spark(spark, lake_url, day)
-
-    assert {(row.tokens, round(row.survival, 6)) for row in rows} == {(100, 0.99)}
-
-
-def test_a_refresh_in_another_app_censors_the_token(spark: Any, lake_url: str, day: date) -> None:
-    """The token leaves the place where it began, and its later end does not count there."""
-    here, there = (1, "im.status.here"), (1, "im.status.there")
-    for place in (here, there):
-        make_channel(place)
-    noon = datetime.combine(day - timedelta(days=1), time(12), UTC)
-    for place in (here, here, there, there):
-        moved = uuid4()
-        RegistrationEvent.objects.bulk_create(events_of(moved, place, (Kind.REGISTERED, noon - timedelta(hours=1))))
-    RegistrationEvent.objects.bulk_create(
-        events_of(moved, here, (Kind.REFRESHED, noon), (Kind.TOKEN_DIED, noon + timedelta(hours=1)))
-    )
-
-    rows = survival_by_spark(spark, lake_url, day)
-
-    assert sorted((row.app_topic, row.tokens, row.ended, row.survival) for row in rows) == [
-        ("im.status.here", 2, 0, 1.0),
-        ("im.status.there", 2, 0, 1.0),
-    ]
-
-
-# Comparison with lifelines --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("histories", first_everyday(50, 1000))
-def test_survival_is_that_of_lifelines_on_random_histories(
-    spark: Any, lake_url: str, day: date, histories: int
-) -> None:
+def test_survival_is_that_of_lifelines_on_random_histories(spark, lake_url, day, histories):
     rng = random.Random(1958)
     places = [(1, f"im.status.history-{n}") for n in range(histories)]
     first = day - timedelta(days=7 * WEEKS - 1)
@@ -118,7 +58,11 @@ def test_survival_is_that_of_lifelines_on_random_histories(
     for life in walk(events, day):
         lives[life.place[1], life.began_on - timedelta(days=life.began_on.weekday())].append(life)
 
-    rows = survival_by_spark(spark, lake_url, day)
+    lake = Lake(lake_url)
+    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
+    plan = make_plan(lake, {day: manifest}, "incoming/x")
+    spells = read(spark, lake_url, plan.facts["token_spells"], tables.TOKEN_SPELLS)
+    rows = token_lifetime.transform(spells, {day: date.fromisoformat(manifest.events_since)}).collect()
 
     found: dict[tuple[str, date], list[Any]] = defaultdict(list)
     for row in rows:
@@ -126,11 +70,10 @@ def test_survival_is_that_of_lifelines_on_random_histories(
     assert found.keys() == lives.keys()
     assert len({topic for topic, _ in found}) == histories
     for cohort, weeks in found.items():
-        assert_agrees(weeks, lives[cohort], survival_by_scipy)
+        assert_agrees(weeks, lives[cohort])
     largest = {cohort[0]: cohort for cohort in sorted(found, key=lambda cohort: len(lives[cohort]))}
     assert len(largest) == histories
     for cohort in largest.values():
-        assert_agrees(found[cohort], lives[cohort], survival_by_lifelines)
         assert_intervals_agree(found[cohort], lives[cohort])
 
 
@@ -142,7 +85,7 @@ def random_installation(rng: random.Random, place: Place, first: date, last: dat
     kinds = [Kind.REFRESHED, Kind.SETTINGS_CHANGED, Kind.TOKEN_CHANGED, *ENDS, Kind.REVIVED, Kind.UNREGISTERED]
     kind = Kind.REGISTERED
     while at < end:
-        yield from events_of(pseudonym, place, (kind, at))
+        yield RegistrationEvent(kind=kind, pseudonym=pseudonym, token_type=place[0], app_topic=place[1], at=at)
         if kind == Kind.UNREGISTERED:
             return
         at += timedelta(hours=rng.choice([1, 2, 5, 30, 100, 200]))
@@ -181,22 +124,9 @@ def survival_by_scipy(durations: list[int], lives: list[Life], ages: list[int]) 
     """Return the survival at these ages, in days. It takes a twentieth of the time that lifelines takes."""
     from scipy.stats import CensoredData, ecdf
 
-    ended = [duration for duration, life in zip(durations, lives, strict=True) if life.has_ended]
-    seen = [duration for duration, life in zip(durations, lives, strict=True) if not life.has_ended]
-    return list(ecdf(CensoredData(uncensored=ended, right=seen)).sf.evaluate(ages))
-
-
-def survival_by_lifelines(durations: list[int], lives: list[Life], ages: list[int]) -> list[float]:
-    """Return the survival at these ages, computed by lifelines."""
-    return list(fitted_by_lifelines(durations, lives).survival_function_at_times(ages))
-
-
-def fitted_by_lifelines(durations: list[int], lives: list[Life]) -> Any:
-    from lifelines import KaplanMeierFitter
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for a cohort in which every token ended
-        return KaplanMeierFitter().fit(durations, [life.has_ended for life in lives])
+    seen = {has_ended: [d for d, life in zip(durations, lives, strict=True) if life.has_ended is has_ended]
+            for has_ended in (True, False)}  # fmt: skip
+    return list(ecdf(CensoredData(uncensored=seen[True], right=seen[False])).sf.evaluate(ages))
 
 
 def durations_of(lives: list[Life]) -> list[int]:
@@ -206,24 +136,26 @@ def durations_of(lives: list[Life]) -> list[int]:
 
 def assert_intervals_agree(weeks: list[Any], lives: list[Life]) -> None:
     """Compare the intervals with those of lifelines, which has them for a survival between 0 and 1 only."""
-    bounds = fitted_by_lifelines(durations_of(lives), lives).confidence_interval_survival_function_
+    from lifelines import KaplanMeierFitter
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # for a cohort in which every token ended
+        fitted = KaplanMeierFitter().fit(durations_of(lives), [life.has_ended for life in lives])
     for row in weeks:
         low, high = row.survival_low, row.survival_high
         if 0 < row.survival < 1:
-            expected = bounds.loc[: 7 * row.age_weeks].iloc[-1]
+            expected = fitted.confidence_interval_survival_function_.loc[: 7 * row.age_weeks].iloc[-1]
             assert (low, high) == (pytest.approx(expected.iloc[0], abs=1e-6), pytest.approx(expected.iloc[1], abs=1e-6))
         else:
             assert low == high == row.survival
 
 
-def assert_agrees(
-    weeks: list[Any], lives: list[Life], survival_of: Callable[[list[int], list[Life], list[int]], list[float]]
-) -> None:
+def assert_agrees(weeks: list[Any], lives: list[Life]) -> None:
     """Compare the survival after each week of age."""
     durations = durations_of(lives)
     assert {row.tokens for row in weeks} == {len(lives)}
     assert max(row.age_weeks for row in weeks) == (max(durations) - 1) // 7 + 1
-    expected = survival_of(durations, lives, [7 * row.age_weeks for row in weeks])
+    expected = survival_by_scipy(durations, lives, [7 * row.age_weeks for row in weeks])
     for row, survival in zip(weeks, expected, strict=True):
         age = 7 * row.age_weeks
         assert row.survival == pytest.approx(survival, abs=1e-9), (row, lives)

@@ -17,10 +17,7 @@ SERVERS = {
 # Files by the slow resource that they share: a whole server, a Spark session, development servers.
 TOGETHER = {
     **{f"tests/flows/test_{name}.py": server for server, names in SERVERS.items() for name in names},
-    **{
-        f"spark_reports/tests/test_{name}.py": "spark session"
-        for name in ("reconciliation", "statistics", "survival", "transforms")
-    },
+    **{f"spark_reports/tests/test_{name}.py": "spark session" for name in ("survival", "transforms")},
     "tests/interop/": "tests/interop/",
 }
 # Tests that start the browser.
