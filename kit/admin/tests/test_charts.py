@@ -39,9 +39,6 @@ def test_no_two_lines_of_an_axis_have_the_same_text() -> None:
         for steps in (2, 4):
             texts = [whole(tick) for tick in ticks_up_to(tenths / 10, whole, steps)]
             assert len(texts) == len(set(texts)) <= steps + 1
-
-
-def test_a_chart_of_small_figures_shows_each_of_them_once() -> None:
     chart = line_chart("Times", ["a", "b"], [Series("median", [0, 1])], lambda value: f"{value:.0f} ms")
     assert chart
     assert re.findall(r'class="tick"[^>]*>([^<]*)<', chart.svg) == ["0 ms", "1 ms"]

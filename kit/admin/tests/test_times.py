@@ -1,11 +1,17 @@
+"""Tests of how the console writes times, durations and commands."""
+
 import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.template import Context, Template
+from django.template import Context, Template, engines
 from django.utils import timezone
+from django.utils.formats import localize
 
 from kit.admin import times
+from kit.admin.commands import with_code
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -23,10 +29,9 @@ from kit.admin import times
     ],
 )
 def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: timedelta, words: str) -> None:
-    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    monkeypatch.setattr(timezone, "now", lambda: now)
+    monkeypatch.setattr(timezone, "now", lambda: NOW)
 
-    assert re.findall(">([^<]+)<", times.relative(now - span)) == [words]
+    assert re.findall(">([^<]+)<", times.relative(NOW - span)) == [words]
 
 
 @pytest.mark.parametrize(
@@ -43,10 +48,9 @@ def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: 
 def test_a_time_that_is_noted_once_in_a_while_is_shown_no_more_exactly(
     monkeypatch: pytest.MonkeyPatch, step: timedelta, seconds: int, words: str
 ) -> None:
-    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    monkeypatch.setattr(timezone, "now", lambda: now)
+    monkeypatch.setattr(timezone, "now", lambda: NOW)
 
-    assert words in re.split("[<>]", times.coarse(now - timedelta(seconds=seconds), step))
+    assert words in re.split("[<>]", times.coarse(NOW - timedelta(seconds=seconds), step))
 
 
 def test_a_relative_time_gives_the_exact_time_to_mouse_keyboard_and_machine() -> None:
@@ -78,3 +82,17 @@ def test_templates_show_states_and_times_as_columns_do() -> None:
 )
 def test_a_duration_has_as_many_digits_as_people_need(span: timedelta, words: str) -> None:
     assert times.in_words(span) == words
+
+
+def test_django_writes_times_in_our_format() -> None:
+    at = datetime(2026, 11, 28, 7, 8, 9, tzinfo=UTC)
+    assert localize(at) == times.exact(at) == "2026-11-28 07:08:09 UTC"
+    assert localize(at.date()) == "2026-11-28"
+    template = engines["django"].from_string('{{ at }}, {{ at|date:"DATETIME_FORMAT" }}')
+    assert template.render({"at": at}) == "2026-11-28 07:08:09 UTC, 2026-11-28 07:08:09 UTC"
+
+
+def test_commands_between_backticks_are_shown_as_code_and_all_text_is_escaped_once() -> None:
+    assert with_code("Run `make run`, or `a < b`.") == "Run <code>make run</code>, or <code>a &lt; b</code>."
+    markup = Template("{% load console %}{{ text|with_code }}").render(Context({"text": "<b> & `<i>`"}))
+    assert markup == "&lt;b&gt; &amp; <code>&lt;i&gt;</code>"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from time import monotonic, sleep
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from uuid import uuid4
 
 import psycopg
@@ -19,7 +19,6 @@ from structlog.testing import capture_logs
 from kit.batches.batch import (
     CHANNEL,
     LIMIT,
-    LONG_AGO,
     OLD,
     OLDEST_EVERY_SECONDS,
     RECENT,
@@ -122,11 +121,11 @@ class Rows(Step):
         return Work(None, is_more_left=len(ids) == batch.limit)
 
 
+INSERT = "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at) VALUES (%s, 1, '', now())"
+
+
 def write(name):
-    fetch(
-        "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at) VALUES (%s, 1, '', now())",
-        [str(name)],
-    )
+    fetch(INSERT, [str(name)])
 
 
 def written():
@@ -154,55 +153,41 @@ def transaction_count():
 # One commit -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_steps_work_in_one_transaction():
-    one, other, follower = Numbers(1, 2), Numbers(3), Follower()
-    one.hand = int
+def test_all_steps_work_in_one_transaction_and_nothing_is_sent_before_the_commit():
+    one, other, follower, sent_before = Numbers(1, 2, hand=int), Numbers(3), Follower(), []
+    other.hook = lambda _: sent_before.extend(one.reported)
     assert process_batch_of(one, other, follower) is False
     assert written() == names(1, 2, 3, "answer to 1", "answer to 2")
     assert transaction_count() == 1
     assert (one.reported, other.reported, follower.sent) == (["committed 2"], ["committed 1"], [1, 2])
+    assert sent_before == []
 
 
-def test_a_step_takes_no_more_items_than_the_limit_and_the_batch_reports_that_more_are_left():
-    step = Numbers(*range(LIMIT + 1))
-    worker = Worker([step], Wakeup())
-    assert worker.process_batch(now=timezone.now()) is True
-    assert len(written()) == LIMIT
+def test_a_step_takes_no_more_items_than_the_limit_and_hands_them_to_the_later_steps_of_the_same_batch_only():
+    before, follower, behind = Follower(), Follower(), Numbers(1000, hand=int)
+    step = Numbers(*range(LIMIT + 1), hand=int)
+    worker = Worker([before, step, follower, behind], Wakeup())
+    assert worker.process_batch(now=timezone.now()) is True  # more are left
+    assert (before.sent, follower.sent) == ([], list(range(LIMIT)))
     assert worker.process_batch(now=timezone.now()) is False
-    assert (len(written()), step.numbers) == (LIMIT + 1, [])
+    assert (before.sent, follower.sent[LIMIT:], step.numbers) == ([], [LIMIT], [])
 
 
-def test_a_batch_without_items_writes_nothing():
+def test_a_batch_without_items_writes_nothing_and_steps_without_rows_cost_one_query_for_all_of_them():
     step, rows = Numbers(), Rows()
-    with statements() as sent:
-        process_batch_of(step, rows)
-    assert (step.limits, rows.counts) == ([], [])
-    assert not any("INSERT" in sql or "DELETE" in sql for sql in sent)
-
-
-def test_steps_without_rows_cost_one_query_for_all_of_them():
-    worker = Worker([Rows(), Rows(), Rows()], Wakeup())
+    worker = Worker([step, rows, Rows(), Rows()], Wakeup())
     worker.process_batch(now=timezone.now())
     worker._poll_at = 0.0
     with statements() as sent:
         worker.process_batch(now=timezone.now())
+    assert (step.limits, rows.counts) == ([], [])
+    assert not any("INSERT" in sql or "DELETE" in sql for sql in sent)
     assert len([sql for sql in sent if "EXISTS" in sql]) == 1
 
 
-def test_nothing_is_sent_before_the_commit():
-    step = Numbers(1)
-    seen = []
-    step.hook = lambda _: seen.append(list(step.reported))
-    process_batch_of(step)
-    assert (seen, step.reported) == ([[]], ["committed 1"])
-
-
 def test_a_step_that_fails_after_the_commit_keeps_no_other_from_sending():
-    def fail():
-        raise ValueError
-
     broken, other = Numbers(1), Numbers(2)
-    broken.committed = fail
+    broken.committed = Mock(side_effect=ValueError)
     process_batch_of(broken, other)
     assert written() == names(1, 2)
     assert other.reported == ["committed 1"]
@@ -246,20 +231,6 @@ def test_a_new_worker_finds_rows_of_any_age_and_a_running_one_finds_later_old_ro
     add_old_row()
     process_after(is_search_due=True)
     assert step.counts == [1, 2, 1, 1]
-
-
-def test_rows_of_one_step_after_another_are_searched_from_the_beginning(monkeypatch):
-    steps = [TimedRows(), TimedRows(), TimedRows()]
-    worker, asked = Worker(steps, Wakeup()), []
-    monkeypatch.setattr(worker, "_ask_for_oldest", lambda begin, _now: asked.append(list(begin.values())) or [None] * 3)
-    for _ in range(5):
-        worker._find_oldest(timezone.now())
-        worker._next_search_at = 0.0
-    assert [times.count(LONG_AGO) for times in asked] == [3, 1, 1, 1, 1]
-    assert sorted(times.index(LONG_AGO) for times in asked[1:4]) == [0, 1, 2]
-    worker._next_search_at = monotonic() + 10
-    worker._find_oldest(timezone.now())
-    assert asked[-1].count(LONG_AGO) == 0
 
 
 def test_the_leader_saves_the_marks_for_statements_that_count_waiting_rows():
@@ -347,11 +318,13 @@ def test_a_failing_batch_is_halved_until_the_bad_item_is_alone():
     assert step.reported == ["rolled back 5"] * 2 + ["rolled back 2", "rolled back 1"]
 
 
-def test_a_step_that_fails_does_not_keep_the_others_from_working_in_the_same_batch():
+def test_a_step_that_fails_is_rolled_back_with_its_batch_and_the_others_work_in_it_all_the_same():
     first, broken, last = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
     process_batch_of(first, broken, last)
     assert written() == names(1, 3)
     assert broken.quarantined_numbers == [2]
+    assert first.reported == ["rolled back 1", "committed 1"]
+    assert (broken.reported[:2], last.reported) == (["rolled back 1"] * 2, ["committed 1"])
 
 
 def test_a_follower_is_in_the_same_commit_also_when_steps_work_apart():
@@ -364,39 +337,19 @@ def test_a_follower_is_in_the_same_commit_also_when_steps_work_apart():
 
 
 def test_an_item_that_makes_a_follower_fail_is_quarantined_by_its_own_step():
-    follower = Follower()
+    step, follower = Numbers(1, 2, 3, hand=int), Follower()
+    follow = follower.work
 
-    step = Numbers(1, 2, 3, hand=lambda number: "x" * 10_000 if number == 2 else number)
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE registrations_topickey ADD CONSTRAINT short CHECK (length(name) < 100)")
-    try:
-        process_all(Worker([step, follower], Wakeup()), step)
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE registrations_topickey DROP CONSTRAINT short")
+    def work(batch):
+        if 2 in batch.handed:
+            raise ValueError
+        return follow(batch)
+
+    follower.work = work
+    process_all(Worker([step, follower], Wakeup()), step)
     assert step.quarantined_numbers == [2]
     assert written() == names(1, 3, "answer to 1", "answer to 3")
     assert follower.sent == [1, 3]
-
-
-def test_every_step_that_had_begun_is_rolled_back_with_its_batch():
-    first, broken, later = Numbers(1), Numbers(2, hook=refuse(2)), Numbers(3)
-    process_batch_of(first, broken, later)
-    assert (first.reported, broken.reported[:2], later.reported) == (
-        ["rolled back 1", "committed 1"],
-        ["rolled back 1"] * 2,
-        ["committed 1"],
-    )
-
-
-def test_handed_items_go_to_the_later_steps_of_the_same_batch_only():
-    before, follower, behind = Follower(), Follower(), Numbers(1000, hand=int)
-    step = Numbers(*range(LIMIT + 1), hand=int)
-    worker = Worker([before, step, follower, behind], Wakeup())
-    worker.process_batch(now=timezone.now())
-    assert (before.sent, follower.sent) == ([], list(range(LIMIT)))
-    worker.process_batch(now=timezone.now())
-    assert (before.sent, follower.sent[LIMIT:]) == ([], [LIMIT])
 
 
 # Others ---------------------------------------------------------------------------------------------------------------
@@ -422,19 +375,16 @@ CONFLICTS = [refused("23505", IntegrityError), refused("40001"), refused("40P01"
 
 
 @pytest.mark.parametrize("error", CONFLICTS)
-def test_a_batch_that_collides_with_another_worker_is_repeated_unchanged(error):
+def test_a_batch_that_collides_with_another_worker_is_repeated_unchanged_and_never_quarantined(error):
     step, other = Numbers(1, 2, hook=fails(error, times=2)), Numbers(3)
     assert process_batch_of(step, other) is False
     assert step.limits == [LIMIT] * 3
     assert written() == names(1, 2, 3)
     assert transaction_count() == 1
 
-
-@pytest.mark.parametrize("error", CONFLICTS)
-def test_an_item_that_collides_again_and_again_is_not_quarantined(error):
-    step = Numbers(1, hook=fails(error, times=40))
+    step = Numbers(4, hook=fails(error, times=40))
     worker, collisions = Worker([step], Wakeup()), 0
-    while not written():
+    while step.numbers:
         try:
             worker.process_batch(now=timezone.now())
         except (IntegrityError, OperationalError):
@@ -456,24 +406,18 @@ def test_conflicts_that_pass_are_forgotten():
     assert step.quarantined_numbers == []
 
 
-def test_a_step_that_waits_for_a_conflict_does_not_stop_later_steps():
-    step, behind = Numbers(1, hook=fails(CONFLICTS[1], times=100)), Numbers(2)
-    with pytest.raises(OperationalError):
-        process_batch_of(step, behind)
-    assert written() == names(2)
-
-
-def test_an_item_with_a_lasting_conflict_is_quarantined_so_that_it_stops_no_others():
+def test_an_item_with_a_lasting_conflict_is_quarantined_and_stops_no_other_step():
     """No other session causes this conflict: the statement itself conflicts with a stored row."""
     step = Numbers(1, 2, hook=lambda number: fails(CONFLICTS[0], times=1)(number) if number == 1 else None)
-    busy = Numbers()
-    worker, collisions, numbers = Worker([busy, step], Wakeup()), 0, count(100)
+    before, behind = Numbers(), Numbers()
+    worker, collisions, numbers = Worker([before, step, behind], Wakeup()), 0, count(100)
     while "2" not in written():
-        busy.numbers = [next(numbers)]
+        before.numbers, behind.numbers = [next(numbers)], [next(numbers)]
         try:
             worker.process_batch(now=timezone.now())
         except IntegrityError:
             collisions += 1
+        assert before.numbers == behind.numbers == []
     assert collisions == WAITS
     assert step.quarantined_numbers == [1]
 
@@ -485,13 +429,13 @@ def test_a_row_that_another_worker_inserted_meanwhile_is_found_when_the_batch_is
     def lose_a_race(number):
         if number == 1 and step.limits == [LIMIT]:
             with other_session() as other:
-                other.execute(
-                    "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at)"
-                    " VALUES ('1', 1, '', now())"
-                )
+                other.execute(INSERT, ["1"])
 
-    step.hook = lose_a_race
-    step.work, work = lambda batch: skip_known(step, work, batch), step.work
+    def skip_known(batch, work=step.work):
+        step.numbers = [number for number in step.numbers if str(number) not in written()]
+        return work(batch)
+
+    step.hook, step.work = lose_a_race, skip_known
     assert process_batch_of(step) is False
     assert (written(), step.limits) == (names(1, 2), [LIMIT] * 2)
 
@@ -550,11 +494,6 @@ def test_an_item_that_cannot_be_put_off_waits_for_its_lock_while_other_steps_wor
     assert step.quarantined_numbers == []
 
 
-def skip_known(step, work, batch):
-    step.numbers = [number for number in step.numbers if str(number) not in written()]
-    return work(batch)
-
-
 # The thread -----------------------------------------------------------------------------------------------------------
 
 
@@ -593,14 +532,22 @@ def without_polling(monkeypatch):
 
 @in_threads
 @pytest.mark.usefixtures("without_polling")
-def test_the_wakeup_wakes_at_once(running):
-    step = Numbers(1)
+def test_the_wakeup_wakes_at_once_and_due_items_need_none(running):
+    step = Numbers(*range(3 * LIMIT + 5))
     _, wakeup = running(step)
-    for number in range(2, 20):
+    eventually(lambda: len(written()) == 3 * LIMIT + 5)  # more than the limit
+    for number in range(5000, 5020):
         eventually(lambda: not step.numbers)
         step.numbers = [number]
         wakeup.set()
-    eventually(lambda: written() == names(*range(1, 20)))
+    eventually(lambda: names(*range(5000, 5020)) <= written())
+
+    # The step takes one item at a time, and does not report that more are left.
+    slow = Numbers(*range(9000, 9020))
+    work = slow.work
+    slow.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
+    running(slow)
+    eventually(lambda: not slow.numbers)
 
 
 @in_threads
@@ -625,45 +572,23 @@ def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
 
 @in_threads
 @pytest.mark.usefixtures("without_polling")
-def test_an_announcement_of_rows_wakes_at_once(running):
-    rows = Rows()
-    worker, _ = running(rows)
-    eventually(lambda: worker._listening is not None and worker._poll_at > monotonic() + 500)
-    for _ in range(10):
-        with transaction.atomic():
-            add_row()
-            wake()
-        eventually(lambda: not TopicKey.objects.exists())
-    assert sum(rows.counts) == 10
-
-
-@in_threads
-@pytest.mark.usefixtures("without_polling")
-def test_an_announced_row_is_found_at_once_however_old_it_is(running, monkeypatch):
-    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # a search takes long on a busy machine
-    worker, _ = running(TimedRows())
-    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
-    for age in (timedelta(), timedelta(days=3)):
-        with transaction.atomic():
-            add_row()
-            TopicKey.objects.update(created_at=timezone.now() - age)
-            wake(OLD)
-        eventually(lambda: not TopicKey.objects.exists())
-
-
-@in_threads
-@pytest.mark.usefixtures("without_polling")
-def test_rows_that_a_long_batch_writes_are_found_at_once(running, monkeypatch):
-    """Meanwhile the marks may have passed the time that the batch writes into its rows."""
+def test_announced_rows_are_found_at_once_however_old_they_are(running, monkeypatch):
+    """Meanwhile the marks may have passed the time that a long batch writes into its rows."""
     monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # a search takes long on a busy machine
     began = timezone.now() - timedelta(days=3)
 
     def add_old_row(_number):
         add_row()
-        TopicKey.objects.update(created_at=began)
+        TopicKey.objects.filter(topic=7).update(created_at=began)
 
-    worker, _ = running(TimedRows())
+    worker, _ = running(rows := TimedRows())
     eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
+    for number in range(10):
+        with transaction.atomic():
+            add_row() if number else add_old_row(number)
+            wake("" if number else OLD)
+        eventually(lambda: not TopicKey.objects.exists())
+    assert sum(rows.counts) == 10
     Worker([Numbers(1, hook=add_old_row)], Wakeup()).process_batch(now=began)
     eventually(lambda: not TopicKey.objects.filter(topic=7).exists())
 
@@ -737,14 +662,6 @@ def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     eventually(lambda: sum(rows.counts) == 1)
 
 
-@in_threads
-def test_rows_without_an_announcement_are_found(running):
-    rows = Rows()
-    running(rows)
-    add_row()
-    eventually(lambda: sum(rows.counts) == 1)
-
-
 class ForOne(Step):
     waits = "SELECT 1"
     is_for_leader = True
@@ -797,39 +714,13 @@ def test_an_announcement_is_made_with_the_commit_and_not_without_it():
 
 
 @in_threads
-@pytest.mark.usefixtures("without_polling")
-def test_more_items_than_the_limit_are_processed_without_another_wakeup(running):
-    step = Numbers(*range(3 * LIMIT + 5))
-    running(step)
-    eventually(lambda: len(written()) == 3 * LIMIT + 5)
-
-
-@in_threads
-@pytest.mark.usefixtures("without_polling")
-def test_items_that_are_due_now_are_processed_without_a_wakeup(running):
-    """The step takes one item at a time, and does not report that more are left."""
-    step = Numbers(*range(20))
-    work = step.work
-    step.work = lambda batch: replace(work(replace(batch, limit=1)), is_more_left=False)
-    running(step)
-    eventually(lambda: not step.numbers)
-
-
-class Unavailable:
-    """A hook that ends the session of the worker, as when the database goes away."""
-
-    def __call__(self, _number):
-        with other_session() as other:
-            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
-
-
-@in_threads
 def test_while_the_database_is_away_nothing_is_lost_and_batches_go_on(running):
-    away, kills = Unavailable(), iter(range(3))
+    """The session of the worker ends, as when the database goes away."""
+    kills = iter(range(3))
 
-    def hook(number):
+    def hook(_number):
         for _ in kills:
-            away(number)
+            end_session(connection.connection)
             break
 
     step, rows = Numbers(1, 2, 3, hook=hook), Rows()
@@ -840,6 +731,11 @@ def test_while_the_database_is_away_nothing_is_lost_and_batches_go_on(running):
     add_row()
     wake()
     eventually(lambda: sum(rows.counts) == 1)
+
+
+def end_session(session):
+    with other_session() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [session.info.backend_pid])
 
 
 @in_threads
@@ -899,16 +795,16 @@ def test_a_worker_waits_for_hours_for_a_database_that_cannot_be_reached(running,
 
 
 @in_threads
-def test_a_connection_that_ends_while_nothing_happens_is_replaced(running):
+def test_rows_without_an_announcement_are_found_and_a_connection_that_ends_while_nothing_happens_is_replaced(running):
     rows = Rows()
     worker, _ = running(rows)
     eventually(lambda: worker._listening is not None)
-    first = worker._listening
-    with other_session() as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
-    add_row()
-    eventually(lambda: sum(rows.counts) == 1)
-    eventually(lambda: worker._listening not in {None, first})
+    for number in (1, 2):
+        add_row()
+        eventually(lambda number=number: sum(rows.counts) == number)
+        first = worker._listening
+        end_session(first)
+        eventually(lambda first=first: worker._listening not in {None, first})
 
 
 class Locked(Step):
@@ -994,18 +890,12 @@ def run_until_stopped(*steps, timeout_seconds):
 
 
 @in_threads
-def test_a_stopping_worker_waits_for_its_sends_and_writes_their_results():
-    step = UnderWay(1, 2)
-    run_until_stopped(step, timeout_seconds=20)
-    assert written() == names(1, 2, 101, 102)
-
-
-@in_threads
-def test_a_stopping_worker_takes_no_more_rows():
-    step, rows = UnderWay(1), Rows()
+def test_a_stopping_worker_waits_for_its_sends_writes_their_results_and_takes_no_more_rows():
+    step, rows = UnderWay(1, 2), Rows()
     step.hook = lambda number: add_row() if number == 1 else None
     rows.waits = "SELECT FROM registrations_topickey WHERE topic = 7 AND EXISTS (SELECT WHERE FALSE)"
     run_until_stopped(step, rows, timeout_seconds=20)
+    assert written() == names(1, 2, 101, 102)
     assert (rows.counts, TopicKey.objects.filter(topic=7).count()) == ([], 1)
 
 
@@ -1020,18 +910,14 @@ def test_a_stopping_worker_ends_after_the_timeout_also_with_sends_under_way():
 # The wakeup -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wakeup_that_is_set_twice_wakes_once_and_can_be_set_again():
-    wakeup = Wakeup()
+def test_a_wakeup_that_several_threads_set_while_it_is_cleared_wakes_once_for_each_and_goes_on_waking():
+    wakeup, is_over = Wakeup(), threading.Event()
     for _ in range(3):
         wakeup.set()
         wakeup.set()
         wakeup.clear()
         with pytest.raises(BlockingIOError):
             wakeup.clear()
-
-
-def test_a_wakeup_that_several_threads_set_while_it_is_cleared_goes_on_waking():
-    wakeup, is_over, heard = Wakeup(), threading.Event(), 0
 
     def set_again():
         while not is_over.is_set():
@@ -1040,11 +926,10 @@ def test_a_wakeup_that_several_threads_set_while_it_is_cleared_goes_on_waking():
     setters = [threading.Thread(target=set_again) for _ in range(3)]
     for setter in setters:
         setter.start()
-    while heard < 100:
+    for _ in range(100):
         readable, _, _ = select.select([wakeup], [], [], 20)
         assert readable
         wakeup.clear()
-        heard += 1
     is_over.set()
     for setter in setters:
         setter.join()

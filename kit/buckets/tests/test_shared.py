@@ -1,6 +1,6 @@
 """Tests of shared buckets: silent spending, charges to the table, and limits that hold over the whole server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -56,7 +56,7 @@ def simulated_time() -> Iterator[Time]:
 
 
 @pytest.fixture
-def time() -> Iterator[Time]:
+def time():
     with simulated_time() as time:
         yield time
 
@@ -73,7 +73,7 @@ def spend(buckets: SharedBuckets, number: int, *, key: bytes = b"key", now: date
 
 
 @pytest.mark.django_db
-def test_a_batch_decides_without_a_statement_and_is_charged_with_one() -> None:
+def test_a_batch_decides_without_a_statement_and_is_charged_with_one():
     buckets = of(1)
     with statements() as sent:
         assert buckets.take([(b"key", LIMITS), (b"other", LIMITS)], now=NOW)
@@ -84,7 +84,7 @@ def test_a_batch_decides_without_a_statement_and_is_charged_with_one() -> None:
 
 
 @pytest.mark.django_db
-def test_spending_within_the_silent_share_is_charged_once_a_second_or_with_what_exceeds_it(time: Time) -> None:
+def test_spending_within_the_silent_share_is_charged_once_a_second_or_with_what_exceeds_it(time):
     buckets = of(1)
     with statements() as sent:
         for passed in (0.0, 0.5, 0.25, 0.25):
@@ -98,7 +98,7 @@ def test_spending_within_the_silent_share_is_charged_once_a_second_or_with_what_
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("workers", "number"), [(1, 6), (2, 3), (64, 1)])
-def test_spending_within_the_silent_share_writes_no_row(workers: int, number: int) -> None:
+def test_spending_within_the_silent_share_writes_no_row(workers, number):
     buckets = of(workers)
     assert spend(buckets, number) == number
     assert SharedBucket.objects.count() == 0
@@ -107,7 +107,7 @@ def test_spending_within_the_silent_share_writes_no_row(workers: int, number: in
 
 
 @pytest.mark.django_db
-def test_tokens_are_taken_from_all_buckets_or_from_none() -> None:
+def test_tokens_are_taken_from_all_buckets_or_from_none():
     buckets = of(1)
     assert spend(buckets, 40) == 30
     for _ in range(40):
@@ -116,30 +116,28 @@ def test_tokens_are_taken_from_all_buckets_or_from_none() -> None:
 
 
 @pytest.mark.django_db
-def test_a_limit_holds_over_batches() -> None:
-    buckets = of(1)
-    assert [spend(buckets, 20) for _ in range(3)] == [20, 10, 0]
-    assert spend(buckets, 20, now=NOW + timedelta(seconds=5)) == 15
-
-
-@pytest.mark.django_db
-def test_silently_spent_tokens_count() -> None:
-    buckets = of(2)
-    assert [spend(buckets, 1) for _ in range(40)].count(1) == 30
-
-
-@pytest.mark.django_db
-def test_tokens_that_have_come_back_do_not_count() -> None:
-    """A recipient of a message every two minutes for a day, and then of thirty at once, gets all of them."""
-    buckets = of(2)
-    for minute in range(0, 24 * 60, 2):
-        assert spend(buckets, 1, now=NOW + timedelta(minutes=minute)) == 1
-    assert spend(buckets, 30, now=NOW + timedelta(days=1)) == 30
+@pytest.mark.parametrize(
+    ("workers", "batches", "got"),
+    [
+        (1, [(0, 20, 0)] * 3 + [(0, 20, 5)], [20, 10, 0, 15]),
+        (2, [(0, 1, 0)] * 40, [1] * 30 + [0] * 10),  # silently spent tokens count
+        # A recipient of a message every two minutes for a day, and then of thirty at once, gets all of them.
+        (2, [*((0, 1, seconds) for seconds in range(0, 86_400, 120)), (0, 30, 86_400)], [1] * 720 + [30]),
+        # An excess has to come back before anything is let through.
+        (2, [(0, 30, 0), (1, 30, 0)] * 2 + [(1, 30, at) for at in (5, 10, 15)], [30, 30, 0, 0, 0, 0, 15]),
+    ],
+    ids=["batches", "silent", "come back", "excess"],
+)
+def test_a_limit_holds_over_batches_and_processes(workers, batches, got):
+    """A batch has a process, a number of tokens that it asks for, and a second."""
+    fleet = [of(workers) for _ in range(workers)]
+    spent = [spend(fleet[n], number, now=NOW + timedelta(seconds=seconds)) for n, number, seconds in batches]
+    assert spent == got
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("workers", [2, 16])
-def test_a_worker_knows_after_one_batch_what_the_others_have_spent(workers: int) -> None:
+def test_a_worker_knows_after_one_batch_what_the_others_have_spent(workers):
     fleet = [of(workers) for _ in range(workers)]
     assert [spend(worker, 10) for worker in fleet] == [10] * workers
     assert sum(spend(worker, 10) for worker in fleet) <= 30
@@ -149,14 +147,7 @@ def test_a_worker_knows_after_one_batch_what_the_others_have_spent(workers: int)
 
 
 @pytest.mark.django_db
-def test_an_excess_has_to_come_back_before_anything_is_let_through() -> None:
-    fleet = [of(2), of(2)]
-    assert [spend(worker, 30) for worker in fleet * 2] == [30, 30, 0, 0]
-    assert [spend(fleet[1], 30, now=NOW + timedelta(seconds=each)) for each in (5, 10, 15)] == [0, 0, 15]
-
-
-@pytest.mark.django_db
-def test_a_share_that_changes_gives_no_token_twice() -> None:
+def test_a_share_that_changes_gives_no_token_twice():
     share = Among(1)
     buckets = SharedBuckets(share)
     got = 0
@@ -167,7 +158,7 @@ def test_a_share_that_changes_gives_no_token_twice() -> None:
 
 
 @pytest.mark.django_db
-def test_a_batch_that_was_rolled_back_spent_nothing() -> None:
+def test_a_batch_that_was_rolled_back_spent_nothing():
     buckets = of(1)
     for number in (6, 40, 6, 40):
         sum(buckets.take([(b"key", LIMITS)], now=NOW) for _ in range(number))
@@ -176,7 +167,7 @@ def test_a_batch_that_was_rolled_back_spent_nothing() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_charge_that_fails_raises_nothing_and_goes_with_the_next_one() -> None:
+def test_a_charge_that_fails_raises_nothing_and_goes_with_the_next_one():
     one, other = of(2), of(2)
     with pytest.raises(OperationalError):
         fetch("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -191,7 +182,7 @@ def test_a_charge_that_fails_raises_nothing_and_goes_with_the_next_one() -> None
 
 
 @pytest.mark.django_db
-def test_the_next_token_is_booked_in_advance_at_the_time_when_all_buckets_have_one() -> None:
+def test_the_next_token_is_booked_in_advance_at_the_time_when_all_buckets_have_one():
     buckets, slow = of(1), (Limit(1, 60),)
     assert spend(buckets, 40) == 30
     wanted = [(b"key", LIMITS), (b"slow", slow)]
@@ -203,7 +194,7 @@ def test_the_next_token_is_booked_in_advance_at_the_time_when_all_buckets_have_o
 
 
 @pytest.mark.django_db
-def test_the_memory_is_bounded_and_new_keys_are_charged_to_the_bucket_for_all() -> None:
+def test_the_memory_is_bounded_and_new_keys_are_charged_to_the_bucket_for_all():
     buckets = of(1, capacity=10)
     for number in range(1000):
         assert buckets.take([(number.to_bytes(2), LIMITS), (b"a", (Limit(10**5, 10),))], now=NOW)
@@ -213,7 +204,7 @@ def test_the_memory_is_bounded_and_new_keys_are_charged_to_the_bucket_for_all() 
 
 
 @pytest.mark.django_db
-def test_buckets_that_are_full_again_are_forgotten() -> None:
+def test_buckets_that_are_full_again_are_forgotten():
     for number, hours in enumerate([-1, 1]):
         at = (NOW + timedelta(hours=hours)).timestamp()
         SharedBucket.objects.create(key=bytes([number]), burst_full_at=at, long_full_at=at)
@@ -221,7 +212,7 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
 
 
 @pytest.mark.django_db
-def test_a_clock_that_is_set_back_keeps_no_bucket_empty_and_fills_none_that_is_known(time: Time) -> None:
+def test_a_clock_that_is_set_back_keeps_no_bucket_empty_and_fills_none_that_is_known(time):
     one, other = of(2), of(2)
     assert (spend(one, 40, now=time()), spend(other, 10, now=time())) == (30, 10)
     time.passes(20)
@@ -231,7 +222,7 @@ def test_a_clock_that_is_set_back_keeps_no_bucket_empty_and_fills_none_that_is_k
 
 
 @pytest.mark.django_db
-def test_a_row_that_was_written_while_the_clock_was_ahead_keeps_no_bucket_empty() -> None:
+def test_a_row_that_was_written_while_the_clock_was_ahead_keeps_no_bucket_empty():
     """All workers are started again after the clock of the database was a month ahead."""
     assert spend(of(1), 100, now=NOW + timedelta(days=30)) == 30
     started = of(1)
@@ -300,9 +291,7 @@ FLEETS = st.integers(1, 8)
 
 @pytest.mark.django_db
 @given(FLEETS, LIMITS_OF_ALL, st.lists(STEPS, min_size=5, max_size=60), st.integers(0, 60))
-def test_below_the_limit_nothing_is_refused(
-    number: int, limits: BucketLimits, steps: Sequence[Step], set_back_at: int
-) -> None:
+def test_below_the_limit_nothing_is_refused(number, limits, steps, set_back_at):
     with simulated_time() as time:
         processes, full_at = Processes(number, limits, time), ()
         for position, step in enumerate(steps):
@@ -320,9 +309,7 @@ def test_below_the_limit_nothing_is_refused(
 
 @pytest.mark.django_db
 @given(FLEETS, LIMITS_OF_ALL, st.lists(STEPS, min_size=5, max_size=60))
-def test_a_limit_is_exceeded_by_a_batch_of_each_process_at_most(
-    number: int, limits: BucketLimits, steps: Sequence[Step]
-) -> None:
+def test_a_limit_is_exceeded_by_a_batch_of_each_process_at_most(number, limits, steps):
     """A batch that is killed before it was charged is one more. Up to a fifth is spent silently, or a token of each."""
     with simulated_time() as time:
         processes, spent = Processes(number, limits, time), [(0.0, 0)]
@@ -343,27 +330,21 @@ def test_a_limit_is_exceeded_by_a_batch_of_each_process_at_most(
 
 
 @pytest.mark.django_db
-def test_a_worker_registers_itself_and_counts_the_live_workers() -> None:
-    Worker([], Wakeup()).process_batch(now=NOW)
-    assert own_share().part == 1
-    with other_session() as other:
-        other.execute("SELECT pg_advisory_lock_shared(%s)", [0x776F726B])
-        other.execute("SELECT pg_advisory_lock_shared(%s)", [0x776F726B])  # a session counts once
-        Worker([], Wakeup()).process_batch(now=NOW)
-        assert own_share().part == 1 / 2
-        other.execute("SELECT pg_advisory_unlock_all()")
-        own_share().count()
-        assert own_share().part == 1
-
-
-@pytest.mark.django_db
-def test_a_busy_worker_counts_the_live_workers_once_in_five_seconds(monkeypatch) -> None:
+def test_a_worker_registers_itself_and_counts_the_live_workers_once_in_five_seconds(monkeypatch):
     now = 1000.0
     monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
     worker = Worker([], Wakeup())
     worker.process_batch(now=NOW)
-    with statements() as sent:
-        for _ in range(20):
-            now += 1.0
-            worker.process_batch(now=NOW)
-    assert sum("mode = 'ShareLock'" in each for each in sent) == 4
+    assert own_share().part == 1
+    with other_session() as other:
+        for _ in range(2):  # a session counts once
+            other.execute("SELECT pg_advisory_lock_shared(%s)", [0x776F726B])
+        with statements() as sent:
+            for _ in range(20):
+                now += 1.0
+                worker.process_batch(now=NOW)
+        assert sum("mode = 'ShareLock'" in each for each in sent) == 4
+        assert own_share().part == 1 / 2
+        other.execute("SELECT pg_advisory_unlock_all()")
+        own_share().count()
+        assert own_share().part == 1

@@ -34,16 +34,11 @@ def test_each_reason_is_one_line_for_a_code_of_postgresql(code: str) -> None:
     assert "\n" not in REASONS[code]
 
 
-def test_codes_of_an_unfit_database_have_a_reason() -> None:
+def test_another_code_is_named_without_the_text_and_a_failed_connection_in_one_line() -> None:
     assert REASONS.keys() > UNFIT
     assert reason(error_of("42P01", ProgrammingError)) == "a table is missing: run `manage.py migrate`"
-
-
-def test_the_reason_for_another_code_is_the_code_without_the_text() -> None:
-    assert (reason(error_of("22P05", DataError)), words(error_of("22P05", DataError))) == (
-        "PostgreSQL reports 22P05",
-        "",
-    )
+    other = error_of("22P05", DataError)
+    assert (reason(other), words(other)) == ("PostgreSQL reports 22P05", "")
 
 
 def test_the_reason_for_a_failed_connection_is_one_line() -> None:

@@ -45,7 +45,7 @@ def test_values_are_read_as_they_were_written(value, sql_type):
     assert fetch(f"SELECT %s::{sql_type}", [value]) == [(value,)]
 
 
-def test_parameters_are_bound_by_the_server():
+def test_parameters_are_bound_by_the_server_and_a_statement_without_a_result_returns_no_rows():
     fetch(
         "INSERT INTO registrations_topickey (name, topic, key_encrypted, created_at) VALUES (%s, 1, %s, now())",
         ["n", b"\x00'\\"],
@@ -53,35 +53,18 @@ def test_parameters_are_bound_by_the_server():
     [(statement,)] = fetch("SELECT statement FROM pg_prepared_statements WHERE statement LIKE 'INSERT%%'")
     assert "VALUES ($1, 1, $2, now())" in statement
     assert bytes(TopicKey.objects.get().key_encrypted) == b"\x00'\\"
-
-
-def test_a_statement_is_prepared_once_and_named_parameters_may_be_repeated():
-    sql = "SELECT %(a)s::bigint + %(a)s::bigint, %(b)s::text, 'prepared once'"
-    assert [fetch(sql, {"a": number, "b": "x"}) for number in range(3)] == [
-        [(2 * n, "x", "prepared once")] for n in range(3)
-    ]
-    prepared = fetch("SELECT statement FROM pg_prepared_statements WHERE statement LIKE %s", ["%once'"])
-    assert prepared == [("SELECT $1::bigint + $1::bigint, $2::text, 'prepared once'",)]
-
-
-def test_statements_of_django_are_not_prepared():
-    for _ in range(10):
-        assert list(TopicKey.objects.filter(topic=4711)) == []
-    assert fetch("SELECT name FROM pg_prepared_statements WHERE statement LIKE %s", ['%FROM "registrations%']) == []
-
-
-def test_a_statement_without_a_result_returns_no_rows():
-    make_topic_key()
     assert fetch("UPDATE registrations_topickey SET topic = 2") == []
     assert fetch("UPDATE registrations_topickey SET topic = 3 RETURNING topic") == [(3,)]
 
 
-def test_a_statement_belongs_to_the_transaction_around_it():
-    key = make_topic_key()
-    with transaction.atomic():
-        fetch("DELETE FROM registrations_topickey WHERE name = %s", [key.name])
-        transaction.set_rollback(True)
-    assert TopicKey.objects.get() == key
+def test_a_statement_is_prepared_once_and_named_parameters_may_be_repeated():
+    sql = "SELECT %(a)s::bigint + %(a)s::bigint, %(b)s::text, 'prepared once'"
+    for number in range(3):
+        assert fetch(sql, {"a": number, "b": "x"}) == [(2 * number, "x", "prepared once")]
+        assert list(TopicKey.objects.filter(topic=4711)) == []  # by Django
+    prepared = "SELECT statement FROM pg_prepared_statements WHERE statement LIKE %s"
+    assert fetch(prepared, ["%once'"]) == [("SELECT $1::bigint + $1::bigint, $2::text, 'prepared once'",)]
+    assert fetch(prepared, ['%FROM "registrations%']) == []
 
 
 @pytest.mark.parametrize(
@@ -105,19 +88,12 @@ def test_a_session_that_was_ended_is_an_error_of_django_and_the_next_connection_
     with pytest.raises(OperationalError):
         fetch("SELECT pg_terminate_backend(pg_backend_pid())")
     connection.close()
-    assert fetch("SELECT 1") == [(1,)]
-
-
-def test_several_statements_return_the_rows_of_each():
-    assert fetch_each(("SELECT 1", ()), ("SELECT %s::text", ["x"]), ("SELECT WHERE FALSE", ())) == [
-        [(1,)],
-        [("x",)],
-        [],
-    ]
+    rows = [[(1,)], [("x",)], []]  # those of each statement
+    assert fetch_each(("SELECT 1", ()), ("SELECT %s::text", ["x"]), ("SELECT WHERE FALSE", ())) == rows
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_write_is_visible_to_the_next_statement_of_either_kind():
+def test_a_write_is_visible_to_the_next_statement_of_either_kind_and_sent_at_once_outside_of_a_transaction():
     key = make_topic_key()
     with transaction.atomic():
         write("UPDATE registrations_topickey SET topic = 2")
@@ -126,14 +102,9 @@ def test_a_write_is_visible_to_the_next_statement_of_either_kind():
         assert TopicKey.objects.get(pk=key.pk).topic == 3
         written = write("UPDATE registrations_topickey SET topic = 4 RETURNING topic")
     assert (written.rows(), TopicKey.objects.get().topic) == ([(4,)], 4)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_write_outside_of_a_transaction_is_sent_at_once():
-    make_topic_key()
-    assert write("UPDATE registrations_topickey SET topic = 2 RETURNING topic").rows() == [(2,)]
+    assert write("UPDATE registrations_topickey SET topic = 5 RETURNING topic").rows() == [(5,)]
     connection.close()
-    assert TopicKey.objects.get().topic == 2
+    assert TopicKey.objects.get().topic == 5
 
 
 @pytest.mark.django_db(transaction=True)
@@ -152,15 +123,21 @@ def test_the_error_of_a_write_is_raised_when_it_is_sent_and_rolls_back_the_trans
 
 
 @pytest.mark.django_db(transaction=True)
-def test_unsent_writes_are_dropped_with_their_transaction():
+def test_unsent_writes_are_dropped_with_their_transaction_or_savepoint():
     key = make_topic_key()
     with transaction.atomic():
+        fetch("DELETE FROM registrations_topickey WHERE name = %s", [key.name])
         written = write("UPDATE registrations_topickey SET topic = 2 RETURNING topic")
         transaction.set_rollback(True)
     with pytest.raises(psycopg.InterfaceError):
         written.rows()
     with transaction.atomic():
         assert fetch("SELECT topic FROM registrations_topickey") == [(key.topic,)]
+        write("UPDATE registrations_topickey SET topic = 2")
+        with suppress(ZeroDivisionError), transaction.atomic():
+            write("INSERT INTO registrations_topickey SELECT * FROM registrations_topickey")
+            raise ZeroDivisionError
+    assert TopicKey.objects.get(pk=key.pk).topic == 2
 
 
 @pytest.mark.django_db(transaction=True)
@@ -189,17 +166,6 @@ def test_a_value_that_cannot_be_sent_with_the_commit_rolls_back_the_transaction(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_only_writes_since_a_savepoint_are_dropped_with_it():
-    key = make_topic_key()
-    with transaction.atomic():
-        write("UPDATE registrations_topickey SET topic = 2")
-        with suppress(ZeroDivisionError), transaction.atomic():
-            write("INSERT INTO registrations_topickey SELECT * FROM registrations_topickey")
-            raise ZeroDivisionError
-    assert TopicKey.objects.get(pk=key.pk).topic == 2
-
-
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_executemany_of_django_belongs_to_its_transaction(is_first):
     key = make_topic_key()
@@ -217,14 +183,7 @@ def test_executemany_of_django_belongs_to_its_transaction(is_first):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("path", "trips"),
-    [
-        ("read", 2),
-        ("write", 1),
-        ("read write", 2),
-        ("write read", 2),
-        ("read write write read write", 3),
-        ("", 0),
-    ],
+    [("read", 2), ("write", 1), ("read write", 2), ("write read", 2), ("read write write read write", 3), ("", 0)],
 )
 def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(path, trips):
     make_topic_key()
@@ -238,31 +197,19 @@ def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(p
     assert len(made) == trips
 
 
-def test_new_ids_come_from_the_sequences_of_django():
+def test_new_ids_come_from_the_sequences_of_django_in_one_statement():
     before = make_request().pk
-    wanted = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 2))
-    [(requests, notifications)] = fetch(*wanted)
-    assert len(set(notifications)) == 2
-    assert before < requests[0] < requests[1] < requests[2] < make_request().pk
-
-
-def test_no_new_ids_are_none():
-    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_notification", 0))) == [([], [])]
-
-
-def test_new_ids_of_several_tables_take_one_statement():
     with statements() as sent:
-        wanted = new_ids(("notifications_attempt", 1000), ("notifications_notification", 500))
-        [(attempts, notifications)] = fetch(*wanted)
-    assert (len(attempts), len(notifications), len(sent)) == (1000, 500, 1)
+        wanted = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 1000))
+        [(requests, notifications)] = fetch(*wanted)
+    assert (len(set(notifications)), len(sent)) == (1000, 1)
+    assert before < requests[0] < requests[1] < requests[2] < make_request().pk
+    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_notification", 0))) == [([], [])]
 
 
 # Many rows ------------------------------------------------------------------------------------------------------------
 
-KINDS = {
-    "bigint": st.integers(-(2**63), 2**63 - 1),
-    "bytea": st.binary(max_size=3),
-}
+KINDS = {"bigint": st.integers(-(2**63), 2**63 - 1), "bytea": st.binary(max_size=3)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -287,7 +234,4 @@ def test_each_row_gets_its_own_values_in_any_order_and_once_per_mention(kind, da
     assert found == {key: ([word for word, _ in of], [number for _, number in of]) for key, of in own.items()}
     returned = [key for each in written for (key,) in each.rows()]
     assert sorted(returned) == sorted(row[0] for row in rows if row[0] in there)
-
-
-def test_without_rows_nothing_is_sent():
-    assert write_rows("no statement", ("keys",), []) == []
+    assert write_rows("no statement", ("keys",), []) == []  # nothing is sent

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -15,26 +16,24 @@ from kit.http.connections import Answer, new_client, submit, was_never_sent
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _answered(
-    handler: Handler,
-    *,
-    max_answer_bytes: int = 100,
-    timeout_seconds: float = 5,
-    in_all_seconds: float | None = None,
-    **options,
-) -> Answer:
-    """Return the answer of a server with this handler to a POST."""
+def _asked(handler: Handler, *calls: tuple[str, str, dict[str, Any]], **of_client: Any) -> list[Answer]:
+    """Return the answers of a server with this handler to these calls, one after another: method, path and options."""
 
-    async def ask() -> Answer:
-        app = web.Application()
-        app.router.add_post("/path", handler)
-        client = new_client(
-            timeout_seconds=timeout_seconds, in_all_seconds=in_all_seconds, max_answer_bytes=max_answer_bytes
-        )
-        async with TestServer(app) as server, client:
-            return await client.request("POST", f"http://127.0.0.1:{server.port}/path", **options)
+    async def ask() -> list[Answer]:
+        app = web.Application(client_max_size=10**7)
+        app.router.add_route("*", "/{path:.*}", handler)
+        client = new_client(**{"timeout_seconds": 5, "max_answer_bytes": 100} | of_client)
+        async with TestServer(app, host="localhost") as server, client:
+            base = f"http://localhost:{server.port}"
+            return [await client.request(method, f"{base}{path}", **options) for method, path, options in calls]
 
     return asyncio.run(ask())
+
+
+def _answered(handler: Handler, *, of_client: Mapping[str, Any] | None = None, **options: Any) -> Answer:
+    """Return the answer of a server with this handler to a POST."""
+    [answer] = _asked(handler, ("POST", "/path", options), **of_client or {})
+    return answer
 
 
 def _saying(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Handler:
@@ -44,17 +43,21 @@ def _saying(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | N
     return handler
 
 
-def test_the_client_sends_headers_parameters_and_content_as_given():
-    seen = {}
+def test_the_client_sends_headers_parameters_and_content_as_given_and_keeps_no_cookie():
+    """Messages may have 1 MiB, and are a third larger in base64."""
+    seen = []
 
     async def handler(request: web.Request) -> web.Response:
-        seen.update(request.headers, body=await request.read(), query=dict(request.query))
-        return web.Response()
+        seen.append({**request.headers, "body": await request.read(), "query": dict(request.query)})
+        return web.Response(headers={"Set-Cookie": "a=b"})
 
-    _answered(handler, content=b"question", headers={"X-Name": "value"}, params={"a": "b+c/d", "n": 1})
+    given = {"content": b"question", "headers": {"X-Name": "value"}, "params": {"a": "b+c/d", "n": 1}}
+    _asked(handler, ("POST", "/", given), ("POST", "/", {"content": bytes(1_500_000)}))
 
-    assert (seen["body"], seen["Content-Length"], seen["X-Name"]) == (b"question", "8", "value")
-    assert seen["query"] == {"a": "b+c/d", "n": "1"}
+    first, second = seen
+    assert (first["body"], first["Content-Length"], first["X-Name"]) == (b"question", "8", "value")
+    assert first["query"] == {"a": "b+c/d", "n": "1"}
+    assert (second["Content-Length"], len(second["body"]), second.get("Cookie")) == ("1500000", 1_500_000, None)
 
 
 def test_the_client_sends_a_url_as_it_is_encoded():
@@ -65,76 +68,29 @@ def test_the_client_sends_a_url_as_it_is_encoded():
         seen.append(request.raw_path)
         return web.Response()
 
-    async def main() -> None:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", handler)
-        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
-            url = f"http://127.0.0.1:{server.port}/messages/%2Fwaku%2F2"
-            await client.request("GET", url, params={"hashes": "0x01,0x02", "topic": "/waku/2"})
-
-    asyncio.run(main())
+    _asked(handler, ("GET", "/messages/%2Fwaku%2F2", {"params": {"hashes": "0x01,0x02", "topic": "/waku/2"}}))
     assert seen == ["/messages/%2Fwaku%2F2?hashes=0x01%2C0x02&topic=%2Fwaku%2F2"]
 
 
-def test_the_client_sends_a_large_body_with_its_length():
-    """Messages may have 1 MiB, and are a third larger in base64."""
-    seen = {}
-
-    async def handler(request: web.Request) -> web.Response:
-        seen.update(
-            length=request.headers["Content-Length"], size=sum([len(c) async for c in request.content.iter_any()])
-        )
-        return web.Response()
-
-    _answered(handler, content=bytes(1_500_000))
-    assert seen == {"length": "1500000", "size": 1_500_000}
-
-
-def test_the_client_reads_status_headers_and_content():
+def test_the_client_reads_status_headers_and_content_and_follows_no_redirect():
     answer = _answered(_saying(201, b"answer", {"Retry-After": "3"}))
     assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (201, b"answer", "3")
-
-
-def test_the_client_follows_no_redirect():
     assert _answered(_saying(307, headers={"Location": "http://elsewhere/"})).status_code == 307
 
 
-def test_the_client_keeps_no_cookie():
-    seen = []
-
-    async def handler(request: web.Request) -> web.Response:
-        seen.append(request.headers.get("Cookie"))
-        return web.Response(headers={"Set-Cookie": "a=b"})
-
-    async def ask_twice() -> None:
-        app = web.Application()
-        app.router.add_get("/", handler)
-        async with TestServer(app, host="localhost") as server, new_client(timeout_seconds=5) as client:
-            for _ in range(2):
-                await client.request("GET", f"http://localhost:{server.port}/")
-
-    asyncio.run(ask_twice())
-    assert seen == [None, None]
+async def _endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b"x" * 65_536)
 
 
-@pytest.mark.parametrize(("size", "is_taken"), [(0, True), (100, True), (101, False), (20_000_000, False)])
-def test_the_client_reads_answers_up_to_its_limit(size: int, is_taken: bool):
-    if is_taken:
+def test_the_client_reads_answers_up_to_its_limit():
+    for size in (0, 100):
         assert len(_answered(_saying(body=b"x" * size)).content) == size
-        return
-    with pytest.raises(httpx.RemoteProtocolError):
-        _answered(_saying(body=b"x" * size))
-
-
-def test_the_client_stops_reading_an_endless_answer():
-    async def endless(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while True:
-            await response.write(b"x" * 65_536)
-
-    with pytest.raises(httpx.RemoteProtocolError):
-        _answered(endless)
+    for handler in (_saying(body=b"x" * 101), _saying(body=b"x" * 20_000_000), _endless):
+        with pytest.raises(httpx.RemoteProtocolError):
+            _answered(handler)
 
 
 def test_the_client_refuses_compressed_answers():
@@ -166,6 +122,17 @@ async def _close_within_the_answer(request: web.Request) -> web.StreamResponse:
     return await _close(request)
 
 
+async def _trickle(request: web.Request) -> web.StreamResponse:
+    """Answer byte by byte."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.05)
+    return response
+
+
 async def _fall_silent(request: web.Request) -> web.StreamResponse:
     await asyncio.sleep(1)
     return web.Response()
@@ -178,17 +145,18 @@ async def _talk_nonsense(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize(
-    ("handler", "kind"),
+    ("handler", "kind", "of_client"),
     [
-        (_close, httpx.ReadError),
-        (_close_within_the_answer, httpx.ReadError),
-        (_fall_silent, httpx.ReadTimeout),
-        (_talk_nonsense, httpx.RemoteProtocolError),
+        (_close, httpx.ReadError, {}),
+        (_close_within_the_answer, httpx.ReadError, {}),
+        (_fall_silent, httpx.ReadTimeout, {"timeout_seconds": 0.3}),
+        (_trickle, httpx.ReadTimeout, {"in_all_seconds": 0.3, "max_answer_bytes": 10**6}),
+        (_talk_nonsense, httpx.RemoteProtocolError, {}),
     ],
 )
-def test_a_request_that_fails_after_sending_may_have_arrived(handler: Handler, kind: type[httpx.TransportError]):
+def test_a_request_that_fails_after_sending_may_have_arrived(handler: Handler, kind: type, of_client: dict[str, Any]):
     with pytest.raises(kind) as caught:
-        _answered(handler, timeout_seconds=0.3, content=b"question")
+        _answered(handler, of_client=of_client, content=b"question")
     assert not was_never_sent(caught.value)
 
 
@@ -200,31 +168,9 @@ def test_a_request_whose_connection_broke_is_not_repeated_silently():
         asked.append(request.method)
         return await _close(request) if len(asked) == 2 else web.Response()
 
-    async def main() -> None:
-        app = web.Application()
-        app.router.add_get("/", close_at_the_second)
-        async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
-            await client.request("GET", str(server.make_url("/")))
-            with pytest.raises(httpx.ReadError):
-                await client.request("GET", str(server.make_url("/")))
-
-    asyncio.run(main())
+    with pytest.raises(httpx.ReadError):
+        _asked(close_at_the_second, ("GET", "/", {}), ("GET", "/", {}))
     assert asked == ["GET", "GET"]
-
-
-def test_a_request_to_a_peer_that_answers_byte_by_byte_times_out():
-    async def trickle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        with suppress(ConnectionError):
-            while True:
-                await response.write(b"x")
-                await asyncio.sleep(0.05)
-        return response
-
-    with pytest.raises(httpx.ReadTimeout) as caught:
-        _answered(trickle, timeout_seconds=5, in_all_seconds=0.3, max_answer_bytes=10**6, content=b"question")
-    assert not was_never_sent(caught.value)
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x" * 70_000], ids=["surrogate", "too_long"])
@@ -262,8 +208,7 @@ def test_a_request_that_waits_for_a_free_connection_sends_nothing(monkeypatch: p
         app = web.Application()
         app.router.add_post("/", slow)
         async with TestServer(app) as server, new_client(timeout_seconds=5) as client:
-            url = f"http://127.0.0.1:{server.port}/"
-            posts = [client.request("POST", url, content=content) for content in (b"first", b"second")]
+            posts = [client.request("POST", str(server.make_url("/")), content=each) for each in (b"first", b"second")]
             return list(await asyncio.gather(*posts, return_exceptions=True))
 
     first, second = asyncio.run(ask_two())

@@ -1,42 +1,41 @@
+import pytest
+
 from kit.http.failover import DISTRUST_SECONDS, Peers
 
 FIRST, SECOND, THIRD = "http://first", "http://second", "http://third"
 
 
-def test_servers_are_tried_in_the_order_of_the_settings():
-    assert Peers([FIRST, SECOND, THIRD]).in_order(now=5.0) == [FIRST, SECOND, THIRD]
-
-
-def test_a_server_that_failed_is_tried_last():
+@pytest.mark.parametrize(
+    ("events", "now", "order"),
+    [
+        pytest.param([], 5, [FIRST, SECOND, THIRD], id="in the order of the settings"),
+        pytest.param([("failed", FIRST, 5)], 6, [SECOND, THIRD, FIRST], id="one that failed is last"),
+        pytest.param(
+            [("failed", peer, at) for at, peer in enumerate((SECOND, THIRD, FIRST))], 7, [SECOND, THIRD, FIRST],
+            id="of those that failed, the first",
+        ),
+        pytest.param([("failed", FIRST, 5)], 5 + DISTRUST_SECONDS, [FIRST, SECOND, THIRD], id="trusted after a while"),
+        pytest.param([("failed", FIRST, 5), ("answered", FIRST)], 6, [FIRST, SECOND, THIRD], id="it has answered"),
+        pytest.param([("took", FIRST, 0.5, 0)], 1, [FIRST, SECOND, THIRD], id="no other is known to be quicker"),
+        pytest.param([("took", FIRST, 0.5, 0), ("took", SECOND, 0.01, 0)], 1, [SECOND, THIRD, FIRST], id="much slower"),
+        pytest.param([("took", FIRST, 0.09, 0), ("took", SECOND, 0.01, 0)], 1, [FIRST, SECOND, THIRD], id="slower"),
+        pytest.param(
+            [("took", peer, 0.01, 0) for peer in (FIRST, SECOND)] * 10 + [("took", FIRST, 0.5, 0)], 1,
+            [FIRST, SECOND, THIRD], id="slow once",
+        ),
+        pytest.param([("took", FIRST, 5, 0), ("took", SECOND, 0.01, 59)], 59, [SECOND, THIRD, FIRST], id="one minute"),
+        pytest.param([("took", FIRST, 5, 0), ("took", SECOND, 0.01, 59)], 60, [FIRST, SECOND, THIRD], id="no longer"),
+        pytest.param(
+            [("took", FIRST, 5, 0), ("took", SECOND, 0.01, 0), ("failed", SECOND, 1)], 2, [THIRD, FIRST, SECOND],
+            id="slow before failed",
+        ),
+    ],
+)  # fmt: skip
+def test_servers_are_tried_in_the_order_of_trust_and_speed(events, now, order):
     peers = Peers([FIRST, SECOND, THIRD])
-    peers.failed(FIRST, now=5.0)
-    assert peers.in_order(now=6.0) == [SECOND, THIRD, FIRST]
-
-
-def test_the_server_that_failed_first_is_tried_first_when_all_have_failed():
-    peers = Peers([FIRST, SECOND])
-    peers.failed(SECOND, now=5.0)
-    peers.failed(FIRST, now=6.0)
-    assert peers.in_order(now=7.0) == [SECOND, FIRST]
-
-
-def test_a_server_is_trusted_again_after_a_while():
-    peers = Peers([FIRST, SECOND])
-    peers.failed(FIRST, now=5.0)
-    assert peers.in_order(now=5.0 + DISTRUST_SECONDS) == [FIRST, SECOND]
-
-
-def test_a_server_that_answers_is_trusted_again_at_once():
-    peers = Peers([FIRST, SECOND])
-    peers.failed(FIRST, now=5.0)
-    peers.answered(FIRST)
-    assert peers.in_order(now=6.0) == [FIRST, SECOND]
-
-
-def test_a_single_server_is_tried_also_after_a_failure():
-    peers = Peers([FIRST])
-    peers.failed(FIRST, now=5.0)
-    assert peers.in_order(now=5.0) == [FIRST]
+    for method, *arguments in events:
+        getattr(peers, method)(*arguments)
+    assert peers.in_order(now=now) == order
 
 
 def test_a_server_is_distrusted_for_longer_after_each_failure():
@@ -59,48 +58,8 @@ def test_failures_of_parallel_requests_count_once():
     assert peers.is_trusted(FIRST, now=5.0 + DISTRUST_SECONDS)
 
 
-def test_a_server_is_distrusted_for_at_least_the_given_seconds():
+def test_a_single_server_is_tried_also_while_it_is_distrusted_for_at_least_the_given_seconds():
     peers = Peers([FIRST])
     peers.failed(FIRST, now=5.0, min_seconds=60)
-    assert not peers.is_trusted(FIRST, now=64.0)
-    assert peers.is_trusted(FIRST, now=65.0)
-
-
-def test_a_much_slower_server_is_tried_after_the_quicker_one():
-    peers = Peers([FIRST, SECOND])
-    peers.took(FIRST, 0.5, now=0.0)
-    assert peers.in_order(now=1.0) == [FIRST, SECOND]
-    peers.took(SECOND, 0.01, now=0.0)
-    assert peers.in_order(now=1.0) == [SECOND, FIRST]
-
-
-def test_small_differences_do_not_change_the_order():
-    peers = Peers([FIRST, SECOND])
-    peers.took(FIRST, 0.09, now=0.0)
-    peers.took(SECOND, 0.01, now=0.0)
-    assert peers.in_order(now=1.0) == [FIRST, SECOND]
-
-
-def test_one_slow_answer_among_quick_ones_does_not_change_the_order():
-    peers = Peers([FIRST, SECOND])
-    for _ in range(10):
-        peers.took(FIRST, 0.01, now=0.0)
-        peers.took(SECOND, 0.01, now=0.0)
-    peers.took(FIRST, 0.5, now=0.0)
-    assert peers.in_order(now=1.0) == [FIRST, SECOND]
-
-
-def test_a_slow_server_gets_another_chance_after_a_minute():
-    peers = Peers([FIRST, SECOND])
-    peers.took(FIRST, 5.0, now=0.0)
-    peers.took(SECOND, 0.01, now=59.0)
-    assert peers.in_order(now=59.0) == [SECOND, FIRST]
-    assert peers.in_order(now=60.0) == [FIRST, SECOND]
-
-
-def test_a_slow_server_is_tried_before_one_that_failed():
-    peers = Peers([FIRST, SECOND])
-    peers.took(FIRST, 5.0, now=0.0)
-    peers.took(SECOND, 0.01, now=0.0)
-    peers.failed(SECOND, now=1.0)
-    assert peers.in_order(now=2.0) == [FIRST, SECOND]
+    assert (peers.is_trusted(FIRST, now=64.0), peers.is_trusted(FIRST, now=65.0)) == (False, True)
+    assert peers.in_order(now=5.0) == [FIRST]

@@ -5,6 +5,7 @@ from django.db import transaction
 from prometheus_client import CollectorRegistry, Counter
 
 from kit.metrics.batches import BatchHistogram, count, observe
+from kit.metrics.kinds import AskedGauge
 
 
 @pytest.fixture
@@ -92,3 +93,11 @@ def test_an_empty_batch_changes_nothing():
     histogram.observe_all([])
 
     assert {value for _, _, value in _samples(histogram)} == {0}
+
+
+def test_an_asked_gauge_leaves_out_unknown_values():
+    gauge = AskedGauge("test_asked", "A test.", ("state",))
+
+    family = gauge.family([("open", 3), ("unknown", None)])
+
+    assert [(sample.labels, sample.value) for sample in family.samples] == [({"state": "open"}, 3.0)]

@@ -68,21 +68,14 @@ def test_the_test_suite_counts_in_files_like_the_server(settings):
     assert (settings.METRICS_DIR / f"counter_{os.getpid()}.db").exists()
 
 
-def test_the_counts_of_all_processes_are_added_up(tmp_path, processes):
+def test_counts_of_all_processes_are_added_up_and_a_killed_one_keeps_its_counts_but_not_its_gauges(tmp_path, processes):
     for process, number in zip(processes, (1, 2), strict=True):
         process.count(number)
-
     reported = _reported(tmp_path)
-
     assert (reported["jobs_totala"], reported["held"], reported["took_seconds_sum"]) == (3, 3, 3)
     assert (reported["took_seconds_bucket1.0"], reported["took_seconds_count"]) == (1, 2)
 
-
-def test_a_killed_process_keeps_its_counts_but_not_its_gauges(tmp_path, processes):
-    for process, number in zip(processes, (1, 2), strict=True):
-        process.count(number)
     processes[0].kill()
-
     for _ in range(3):
         reported = _reported(tmp_path)
         assert (reported["jobs_totala"], reported["held"], reported["took_seconds_count"]) == (3, 2, 2)
@@ -90,28 +83,22 @@ def test_a_killed_process_keeps_its_counts_but_not_its_gauges(tmp_path, processe
     assert _reported(tmp_path)["jobs_totala"] == 13
 
 
-def test_files_of_ended_processes_are_removed(tmp_path, processes):
+def test_files_of_ended_processes_are_removed_and_clear_removes_all_counts(tmp_path, processes):
     for process in processes:
         process.count(1)
         process.kill()
 
     assert _reported(tmp_path)["jobs_totala"] == 2
-
     assert sorted(file.name for file in tmp_path.iterdir()) == ["counter_dead.db", "histogram_dead.db", "lock"]
-
-
-def test_an_empty_file_of_an_ended_process_is_ignored(tmp_path, processes):
-    processes[0].count(1)
-    processes[1].kill()
-    (tmp_path / f"counter_{processes[1]._process.pid}.db").write_bytes(b"")
-
-    assert _reported(tmp_path)["jobs_totala"] == 1
+    clear(tmp_path)
+    assert _reported(tmp_path) == _reported(tmp_path / "missing") == {}
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
 @pytest.mark.parametrize(
     "spoil",
     [
+        lambda _: b"",
         lambda content: content[:60],
         lambda content: content.rstrip(b"\0")[:-9],
         lambda content: content[:4],
@@ -120,7 +107,16 @@ def test_an_empty_file_of_an_ended_process_is_ignored(tmp_path, processes):
         lambda content: content.replace(b"jobs", b"\xff\xfe[]"),
         lambda _: b"not a file of metrics",
     ],
-    ids=["cut", "cut within an entry", "cut within its head", "zeros", "zeros behind its head", "no text", "strange"],
+    ids=[
+        "empty",
+        "cut",
+        "cut within an entry",
+        "cut within its head",
+        "zeros",
+        "zeros behind its head",
+        "no text",
+        "strange",
+    ],
 )
 def test_a_broken_file_costs_its_own_counts_and_no_others(tmp_path, processes, spoil, is_alive):
     """The disk was full, or the machine lost its power. The file of a living process stays its own."""
@@ -156,18 +152,3 @@ def test_the_counts_of_ended_processes_begin_anew_when_their_file_is_broken(tmp_
         assert "jobs_totala" not in _reported(tmp_path)
         assert _reported(tmp_path)["took_seconds_count"] == 2
     assert [(entry["event"], entry["file"]) for entry in logs] == [("metric_file_removed", "counter_dead.db")]
-
-
-def test_a_missing_folder_has_no_metrics(tmp_path):
-    assert _reported(tmp_path / "missing") == {}
-
-
-def test_clear_removes_all_counts(tmp_path, processes):
-    processes[0].count(1)
-    for process in processes:
-        process.kill()  # one that is still starting would open its files after they are cleared
-    _reported(tmp_path)
-
-    clear(tmp_path)
-
-    assert _reported(tmp_path) == {}

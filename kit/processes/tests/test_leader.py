@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP, Signals
 from typing import Any
+from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
@@ -117,16 +118,19 @@ policies = pytest.mark.parametrize("survives_outage", [False, True])
 
 @fast
 @policies
-def test_of_two_processes_one_leads_and_the_other_follows_when_it_stops(survives_outage: bool) -> None:
+def test_of_two_processes_one_leads_until_its_work_has_returned_and_the_other_follows(survives_outage: bool) -> None:
     async def story() -> None:
         async with process(survives_outage=survives_outage) as first:
             await until(lambda: first.leads)
             async with process(survives_outage=survives_outage) as second:
                 await until(lambda: second.leader._session is not None)
-                await asyncio.sleep(0.3)  # the other one tries several times
-                assert first.leads
-                assert not second.terms
+                first.may_return.clear()
                 first.stopped.set()
+                await until(first.terms[0].ended.is_set)
+                await asyncio.sleep(0.3)  # the other one tries several times
+                assert not second.terms
+                assert await asyncio.to_thread(who_leads) == [f"{os.uname().nodename[:40]} {os.getpid()}"]
+                first.may_return.set()
                 await until(lambda: second.leads)
                 assert not first.leads
 
@@ -134,19 +138,7 @@ def test_of_two_processes_one_leads_and_the_other_follows_when_it_stops(survives
 
 
 @fast
-def test_a_leader_notices_the_end_of_its_session_and_another_term_begins() -> None:
-    async def story() -> None:
-        async with process() as one:
-            await until(lambda: one.leads)
-            await end_session()
-            await until(lambda: one.terms[0].is_over)
-            await until(lambda: len(one.terms) == 2 and one.leads)
-
-    play(story)
-
-
-@fast
-def test_the_lock_is_not_taken_again_before_the_work_of_the_last_term_has_returned() -> None:
+def test_a_leader_notices_the_end_of_its_session_and_takes_no_lock_before_the_work_of_that_term_has_returned() -> None:
     async def story() -> None:
         async with process() as one:
             await until(lambda: one.leads)
@@ -157,24 +149,31 @@ def test_the_lock_is_not_taken_again_before_the_work_of_the_last_term_has_return
             assert len(one.terms) == 1
             assert await asyncio.to_thread(who_leads) == []
             one.may_return.set()
-            await until(lambda: len(one.terms) == 2)
+            await until(lambda: len(one.terms) == 2 and one.leads)
 
     play(story)
 
 
-@fast
-@policies
-def test_the_lock_is_not_released_before_the_work_has_returned(survives_outage: bool) -> None:
-    async def story() -> None:
-        async with process(survives_outage=survives_outage) as one:
-            await until(lambda: one.leads)
-            one.may_return.clear()
-            one.stopped.set()
-            await until(one.terms[0].ended.is_set)
-            await asyncio.sleep(0.3)
-            assert await asyncio.to_thread(who_leads) == [f"{os.uname().nodename[:40]} {os.getpid()}"]
+@asynccontextmanager
+async def leader_and_standby() -> AsyncIterator[tuple[Process, Process]]:
+    """Start two processes that survive outages, of which the first leads."""
+    async with process(survives_outage=True) as one:
+        await until(lambda: one.leads)
+        async with process(survives_outage=True) as two:
+            await until(lambda: two.leader._session is not None)
+            yield one, two
 
-    play(story)
+
+@asynccontextmanager
+async def outage(*processes: Process) -> AsyncIterator[None]:
+    """Take PostgreSQL away from these processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leader, "session_parameters", lambda: NOWHERE)
+        for each in processes:
+            assert each.leader._session is not None
+            await each.leader._session.close()
+        await until(lambda: {each.leader._session for each in processes} == {None})
+        yield
 
 
 @pytest.mark.requirement("XB11", "X11")
@@ -183,11 +182,7 @@ def test_a_leader_that_survives_outages_leads_during_and_after_an_outage() -> No
     async def story() -> None:
         async with process(survives_outage=True) as one:
             await until(lambda: one.leads)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(leader, "session_parameters", lambda: NOWHERE)
-                assert one.leader._session is not None
-                await one.leader._session.close()
-                await until(lambda: one.leader._session is None)
+            async with outage(one):
                 await asyncio.sleep(0.3)  # meanwhile it tries several times
                 assert one.leads
             await until(lambda: one.leader._session is not None)
@@ -199,18 +194,13 @@ def test_a_leader_that_survives_outages_leads_during_and_after_an_outage() -> No
 @fast
 def test_a_leader_that_lost_the_lock_to_another_one_during_an_outage_stops() -> None:
     async def story() -> None:
-        async with process(survives_outage=True) as one:
-            await until(lambda: one.leads)
-            async with process(survives_outage=True) as two:
-                await until(lambda: two.leader._session is not None)
-                with pytest.MonkeyPatch.context() as patch:
-                    take = one.leader._take
-                    patch.setattr(one.leader, "_take", lambda: asyncio.sleep(0.01, result=False))  # no connection
-                    await end_session()
-                    await until(lambda: two.leads)
-                    assert one.leads
-                    patch.setattr(one.leader, "_take", take)
-                    await until(lambda: not one.leads)
+        async with leader_and_standby() as (one, two):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(one.leader, "_take", lambda: asyncio.sleep(0.01, result=False))  # no connection
+                await end_session()
+                await until(lambda: two.leads)
+                assert one.leads
+            await until(lambda: not one.leads)
 
     play(story)
 
@@ -224,20 +214,13 @@ def test_the_former_leader_gets_the_lock_again_after_an_outage(monkeypatch: pyte
         return await psycopg.AsyncConnection.connect(**session_parameters(), autocommit=True)
 
     async def story() -> None:
-        async with process(survives_outage=True) as one:
-            await until(lambda: one.leads)
-            async with process(survives_outage=True) as two:
-                await until(lambda: two.leader._session is not None)
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(leader, "session_parameters", lambda: NOWHERE)
-                    for each in (one, two):
-                        assert each.leader._session is not None
-                        await each.leader._session.close()
-                    await until(lambda: (one.leader._session, two.leader._session) == (None, None))
-                monkeypatch.setattr(one.leader, "_connect", slowly)
-                await until(lambda: one.leader._session is not None)
-                await asyncio.sleep(0.3)
-                assert (one.leads, len(one.terms), two.terms) == (True, 1, [])
+        async with leader_and_standby() as (one, two):
+            async with outage(one, two):
+                pass
+            monkeypatch.setattr(one.leader, "_connect", slowly)
+            await until(lambda: one.leader._session is not None)
+            await asyncio.sleep(0.3)
+            assert (one.leads, len(one.terms), two.terms) == (True, 1, [])
 
     monkeypatch.setattr(leader, "RETURN_SECONDS", 1.0)
     play(story)
@@ -246,17 +229,11 @@ def test_the_former_leader_gets_the_lock_again_after_an_outage(monkeypatch: pyte
 @fast
 def test_a_leader_that_alone_lost_the_database_stops_when_another_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        async with process(survives_outage=True) as one:
-            await until(lambda: one.leads)
-            async with process(survives_outage=True) as two:
-                await until(lambda: two.leader._session is not None)
-                two.leader._process = "of another host"
-                monkeypatch.setattr(one.leader, "_connect", away)
-                await end_session()
-                await until(lambda: two.leads and not one.leads)
-
-    async def away() -> psycopg.AsyncConnection:
-        raise psycopg.OperationalError
+        async with leader_and_standby() as (one, two):
+            two.leader._process = "of another host"
+            monkeypatch.setattr(one.leader, "_connect", AsyncMock(side_effect=psycopg.OperationalError))
+            await end_session()
+            await until(lambda: two.leads and not one.leads)
 
     play(story)
 
@@ -348,8 +325,8 @@ def test_a_pause_ends_with_the_term_and_with_its_event() -> None:
     asyncio.run(story())
 
 
-def test_a_lock_on_the_connection_that_was_taken_twice_is_free_after_one_release() -> None:
-    lock = LeaderLock(KEY)
+def test_a_lock_on_the_connection_that_was_taken_twice_is_free_after_one_release_or_with_the_connection() -> None:
+    lock = LeaderLock(KEY, idle_seconds=30)
     with psycopg.connect(**session_parameters(), autocommit=True) as other:
         taken = other.execute("SELECT pg_try_advisory_lock(%s)", [KEY]).fetchone()
         assert (taken, lock.take()) == ((True,), False)
@@ -357,13 +334,9 @@ def test_a_lock_on_the_connection_that_was_taken_twice_is_free_after_one_release
         assert [lock.take(), lock.take()] == [True, True]
         lock.release()
         assert other.execute("SELECT pg_try_advisory_lock(%s)", [KEY]).fetchone() == (True,)
-
-
-def test_a_lock_is_taken_again_after_its_connection_has_ended() -> None:
-    lock = LeaderLock(KEY, idle_seconds=30)
-    assert lock.take()
-    connection.close()
-    with psycopg.connect(**session_parameters(), autocommit=True) as other:
+        other.execute("SELECT pg_advisory_unlock(%s)", [KEY])
+        assert lock.take()
+        connection.close()
         other.execute("SELECT pg_advisory_lock(%s)", [KEY])
         assert not lock.take()
 

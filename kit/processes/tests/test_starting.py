@@ -1,6 +1,9 @@
-"""Tests of start-up checks: a process logs each fault in one line, and waits until it is repaired."""
+"""Tests of the start of a process, of values that it makes once, and of the signal that ends a worker."""
 
+import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -11,9 +14,11 @@ from django.db import OperationalError
 from structlog.testing import capture_logs
 
 from kit.processes import starting
+from kit.processes.once import once
 from kit.processes.starting import wait_until_fit
+from kit.processes.stopping import WorkerStop
 
-pytestmark = pytest.mark.django_db(transaction=True)
+in_database = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
@@ -27,23 +32,24 @@ def checks(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     return module
 
 
-def test_nothing_is_logged_without_faults(checks: ModuleType) -> None:
+@in_database
+def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change_and_each_oddity(checks: ModuleType) -> None:
     with capture_logs() as logs:
         wait_until_fit()
     assert logs == []
-
-
-def test_a_process_waits_for_the_end_of_a_fault_and_logs_each_change(checks: ModuleType) -> None:
     faults = iter(["The disk is full.", "The disk is full.", "A table is missing."])
     checks.FAULTS.append(lambda: [fault for fault in [next(faults, "")] if fault])
+    checks.ODDITIES.append(lambda: ["The clock is wrong."])
     with capture_logs() as logs:
         wait_until_fit()
     assert [(entry["event"], entry["reason"]) for entry in logs] == [
         ("start_waits", "The disk is full."),
         ("start_waits", "A table is missing."),
+        ("started_all_the_same", "The clock is wrong."),
     ]
 
 
+@in_database
 def test_an_unavailable_database_is_a_fault(checks: ModuleType) -> None:
     answers = iter([OperationalError("server closed the connection"), _full_disk()])
 
@@ -61,14 +67,67 @@ def test_an_unavailable_database_is_a_fault(checks: ModuleType) -> None:
     ]
 
 
-def test_an_oddity_is_logged_and_the_process_starts(checks: ModuleType) -> None:
-    checks.ODDITIES.append(lambda: ["The clock is wrong."])
-    with capture_logs() as logs:
-        wait_until_fit()
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [("started_all_the_same", "The clock is wrong.")]
-
-
 def _full_disk() -> OperationalError:
     error = OperationalError("could not extend file")
     error.__cause__ = psycopg.errors.DiskFull()
     return error
+
+
+def test_a_value_is_made_once_also_when_several_threads_need_it_at_once():
+    made = []
+
+    @once
+    def slow() -> object:
+        time.sleep(0.05)
+        made.append(object())
+        return made[-1]
+
+    threads = [threading.Thread(target=slow) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_a_forked_process_makes_its_own_value_also_while_its_parent_is_making_one():
+    making, is_over = threading.Event(), threading.Event()
+
+    @once
+    def pid() -> int:
+        if os.getpid() == parent:
+            making.set()
+            assert is_over.wait(60)
+        return os.getpid()
+
+    parent = os.getpid()
+    thread = threading.Thread(target=pid)
+    thread.start()
+    assert making.wait(60)
+    if not (child := os.fork()):
+        os._exit(7 if pid() == os.getpid() else 1)
+    status = os.waitpid(child, 0)[1]
+    is_over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert pid() == parent
+
+
+def test_the_signal_stays_set_and_is_never_set_outside_of_a_worker() -> None:
+    stop = WorkerStop()
+    stop.set()
+    assert (stop.is_set(), stop.wait(0.01)) == (False, False)
+    stop.prepare()
+    before = stop.is_set()
+    stop.set()
+    stop.set()
+    assert (before, stop.is_set(), stop.is_set(), stop.wait()) == (False, True, True, True)
+
+
+def test_a_child_receives_the_signal_of_its_parent() -> None:
+    stop = WorkerStop()
+    stop.prepare()
+    if not (child := os.fork()):
+        os._exit(7 if stop.wait(60) else 1)
+    stop.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

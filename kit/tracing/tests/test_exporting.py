@@ -74,11 +74,8 @@ def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_sent(colle
     assert collecting.spans == []
 
 
-def test_facts_outside_of_a_batch_are_not_read():
+def test_facts_outside_of_a_batch_or_while_tracing_is_off_are_not_read(settings):
     note(pytest.fail("looked at") for _ in range(1))
-
-
-def test_facts_of_a_batch_are_not_read_while_tracing_is_off(settings):
     settings.TRACES = False
     batch = begin_batch()
     with batch.step("Inbox"):
@@ -153,29 +150,25 @@ def test_an_error_is_sent_with_its_words_and_the_trace_of_its_envelope(collectin
     assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound.inbound"
 
 
-def test_an_exception_is_sent_with_its_place_and_without_its_text(collecting):
+@pytest.mark.parametrize(
+    ("error", "name", "stack"),
+    [
+        (ValueError("token " + "ab" * 32), "ValueError", "in fail"),
+        (TaskFailed("KeyError at tasks.py:3 > rows.py:7"), "TaskFailed", "KeyError at tasks.py:3 > rows.py:7"),
+    ],
+)
+def test_an_exception_is_sent_with_its_place_and_without_its_text(collecting, error, name, stack):
     def say():
         try:
-            fail(ValueError("token " + "ab" * 32))
-        except ValueError:
+            fail(error)
+        except (ValueError, TaskFailed):
             logging.getLogger("some.library").exception("Cannot store %s", "5ecret")
 
-    (error,) = reported(collecting, say)
-    shown = attributes(error.attributes)
-    assert (error.body.string_value, shown["exception.type"]) == (errors.LIBRARY_ERROR, "ValueError")
-    assert shown["exception.stacktrace"].endswith("in fail")
-    assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(error)]
-
-
-def test_the_error_of_a_failed_task_is_sent_with_its_place(collecting):
-    def say():
-        try:
-            fail(TaskFailed("KeyError at tasks.py:3 > rows.py:7"))
-        except TaskFailed:
-            logging.getLogger("celery.app.trace").exception("Task %s raised", "name")
-
-    (error,) = reported(collecting, say)
-    assert attributes(error.attributes)["exception.stacktrace"] == "KeyError at tasks.py:3 > rows.py:7"
+    (record,) = reported(collecting, say)
+    shown = attributes(record.attributes)
+    assert (record.body.string_value, shown["exception.type"]) == (errors.LIBRARY_ERROR, name)
+    assert shown["exception.stacktrace"].endswith(stack)
+    assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(record)]
 
 
 def test_warnings_and_errors_of_the_exporter_are_not_sent(collecting):

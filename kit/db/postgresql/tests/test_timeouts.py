@@ -1,37 +1,41 @@
-"""Tests of timeouts: workers and bridges leave a database that does not answer, and locks that are never released."""
+"""Tests of our sessions: their settings, and timeouts, by which workers and bridges leave a database that does not
+answer and locks that are never released.
+"""
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
-from django.conf import LazySettings
 from django.db import OperationalError, connection, transaction
+from django.utils import timezone
 
-from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
+from embedded.servers.postgres import SOCKET_NAME
 from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
+from kit.db.postgresql.sessions import BATCH_WORKER, EVERY_SESSION
 from kit.db.postgresql.timeouts import Timeouts
 from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
 from kit.db.statements import fetch, write
 from kit.db.timeouts import MIGRATIONS, REPORTS, RETENTION, timeouts
 from kit.processes import leader
-from tests.rig.postgres import SilentProxy, silent_proxy
+from tests.rig.postgres import silent_proxy
 from waku_bridge.metrics import LOCK_HELD
 
+pytestmark = pytest.mark.django_db(transaction=True)
+FOUND = "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)"
 SHORT = Timeouts(statement_seconds=0.5, lock_seconds=0.2)
 
 
 @pytest.fixture
-def proxy(postgres: EmbeddedPostgres) -> Iterator[SilentProxy]:
+def proxy(postgres):
     with silent_proxy(postgres.socket_dir / SOCKET_NAME) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def behind(proxy: SilentProxy, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> SilentProxy:
+def behind(proxy, settings, monkeypatch):
     """Route new connections of Django through the proxy, with short timeouts."""
     monkeypatch.setattr("kit.db.postgresql.timeouts.GRACE_SECONDS", 0.1)
     settings.DATABASE_TIMEOUTS = SHORT
@@ -60,8 +64,7 @@ def in_thread(function: Any) -> Any:
     return found[0]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_statement_without_an_answer_ends(behind: SilentProxy) -> None:
+def test_a_statement_without_an_answer_ends(behind):
     def work() -> bool:
         fetch("SELECT 1")
         behind.speaks.clear()
@@ -72,8 +75,7 @@ def test_a_statement_without_an_answer_ends(behind: SilentProxy) -> None:
     assert in_thread(work) is False
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
+def test_a_worker_goes_on_with_another_connection(behind):
     seen = threading.Semaphore(0)
 
     class Reporting(Step):
@@ -97,10 +99,7 @@ def test_a_worker_goes_on_with_another_connection(behind: SilentProxy) -> None:
     thread.join()
 
 
-@pytest.mark.django_db(transaction=True)
-def test_another_bridge_reads_when_the_host_of_the_reading_one_fails(
-    proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_bridge_reads_when_the_host_of_the_reading_one_fails(proxy, monkeypatch):
     """PostgreSQL ends the idle session of the leader, and gives the lock to the next process that tries to take it."""
     monkeypatch.setattr(leader, "SERVER_OPTIONS", leader.SERVER_OPTIONS.replace("=6s", "=2s"))
     direct = leader.session_parameters()
@@ -127,7 +126,6 @@ def test_another_bridge_reads_when_the_host_of_the_reading_one_fails(
     asyncio.run(story())
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("wanted", "statement", "code"),
     [
@@ -135,9 +133,7 @@ def test_another_bridge_reads_when_the_host_of_the_reading_one_fails(
         (Timeouts(0.1, 20), "SELECT pg_sleep(30)", "57014"),
     ],
 )
-def test_a_statement_that_takes_too_long_ends_with_an_error_that_is_retried(
-    wanted: Timeouts, statement: Any, code: str
-) -> None:
+def test_a_statement_that_takes_too_long_ends_with_an_error_that_is_retried(wanted, statement, code):
     fetch("SELECT pg_advisory_lock(77)")
 
     def ask() -> None:
@@ -155,12 +151,11 @@ def shown() -> tuple[str, ...]:
     return tuple(fetch(f"SHOW {name}")[0][0] for name in names)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("wanted", "times"),
     [(REPORTS, ("4h", "10s", "0")), (RETENTION, ("1min", "1s", "30s")), (MIGRATIONS, ("0", "10s", "0"))],
 )
-def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted: Timeouts, times: tuple[str, ...]) -> None:
+def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted, times):
     before = shown()
     with timeouts(wanted):
         assert shown() == times
@@ -168,8 +163,7 @@ def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted: Timeouts, times
     assert shown() == before
 
 
-@pytest.mark.django_db(transaction=True)
-def test_statements_of_a_pipeline_have_the_sum_of_their_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statements_of_a_pipeline_have_the_sum_of_their_timeouts(monkeypatch):
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "timeout_seconds", 0.5)
     with transaction.atomic():
@@ -180,6 +174,30 @@ def test_statements_of_a_pipeline_have_the_sum_of_their_timeouts(monkeypatch: py
     connection.close()
 
 
-def test_the_client_waits_a_little_longer_than_the_timeout_of_the_server() -> None:
+def test_the_client_waits_a_little_longer_than_the_timeout_of_the_server():
     assert SHORT.answer_seconds == 5.5
     assert replace(SHORT, statement_seconds=0).answer_seconds is None
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_of_the_account_or_the_database_does_not_override_ours():
+    database = connection.ops.quote_name(connection.settings_dict["NAME"])
+    fetch(f"ALTER ROLE CURRENT_USER IN DATABASE {database} SET jit = on")
+    fetch(f"ALTER DATABASE {database} SET jit = on")
+    try:
+        assert in_thread(lambda: dict(fetch(FOUND, [list(EVERY_SESSION)]))) == EVERY_SESSION
+    finally:
+        fetch(f"ALTER ROLE CURRENT_USER IN DATABASE {database} RESET jit")
+        fetch(f"ALTER DATABASE {database} RESET jit")
+
+
+def test_the_session_of_a_batch_worker_has_its_own_settings():
+    def work() -> dict[str, str]:
+        with_worker = Worker([], Wakeup())
+        with_worker.stop(timeout_seconds=0)
+        with_worker.process_batch(now=timezone.now())
+        return dict(fetch(FOUND, [[*EVERY_SESSION, *BATCH_WORKER]]))
+
+    assert in_thread(work) == {**EVERY_SESSION, **BATCH_WORKER}

@@ -1,11 +1,19 @@
-"""Tests of the operation that creates an index, also after a failed run has left a valid or invalid one."""
+"""Tests of what is done with whole tables: an index is made anew, many rows are deleted, all are estimated."""
+
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Index
+from django.utils import timezone
 
 from kit.db.concurrently import AddIndexAnew
+from kit.db.deleting import delete_in_chunks
+from kit.db.estimates import stored
+from kit.db.statements import fetch
+from registrations.models import RegistrationEvent
+from tests.rig import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 INVALIDATE = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass"
@@ -27,3 +35,12 @@ def test_an_index_that_exists_or_is_invalid_is_created_again(left_behind: str) -
         operation.database_forwards("registrations", editor, state, after)
         assert cursor.execute(IS_VALID, ["made_anew"]).fetchone() == (True,)
         cursor.execute("DROP INDEX made_anew")
+
+
+def test_rows_are_removed_in_small_steps_and_few_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kit.db.deleting.CHUNK_SIZE", 2)
+    for _ in range(5):
+        rows.make_event(kind=RegistrationEvent.Kind.EXPIRED, at=timezone.now() - timedelta(days=800))
+    assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"))) == [2, 2, 1]
+    rows.make_device()
+    assert fetch(stored("xmpp_bridge_device")) == [(1,)]
