@@ -32,42 +32,38 @@ def rows() -> list[tuple[str, datetime, datetime | None]]:
     return list(Incident.objects.order_by("pk").values_list("state", "began_at", "ended_at"))
 
 
-def test_an_incident_is_kept_with_its_begin_and_end() -> None:
-    assert [see(GREEN, 0), see(RED, 5), see(RED, 20), see(GREEN, 65)] == [None, at(5), at(5), None]
-    assert rows() == [("act now", at(5), at(65))]
+@pytest.mark.parametrize(
+    ("seen", "since", "kept"),
+    [
+        ([(GREEN, 0), (RED, 5), (RED, 20), (GREEN, 65)], [None, 5, 5, None], [("act now", 5, 65)]),
+        # A moment of green ends nothing, and a minute does.
+        ([(RED, 0), (GREEN, 10), (RED, 40)], [0, None, 0], [("act now", 0, None)]),
+        ([(RED, 0), (GREEN, 50), (RED, 111)], [0, None, 111], [("act now", 0, 50), ("act now", 111, None)]),
+        # While nothing is known an incident neither ends nor begins.
+        ([(GREY, 0), (RED, 5), (GREY, 10), (RED, 300)], [None, 5, None, 5], [("act now", 5, None)]),
+        ([(YELLOW, 0), (RED, 30), (YELLOW, 60)], [0, 0, 0], [("look at it", 0, None)]),  # another colour
+    ],
+)
+def test_an_incident_is_kept_with_its_begin_and_end(seen, since, kept):
+    def seconds(moment: datetime | None) -> float | None:
+        return moment and (moment - NOW).total_seconds()
+
+    assert [seconds(see(state, moment)) for state, moment in seen] == since
+    assert [(state, seconds(began), seconds(ended)) for state, began, ended in rows()] == kept
 
 
-def test_another_colour_is_the_same_incident() -> None:
-    assert [see(YELLOW, 0), see(RED, 30), see(YELLOW, 60)] == [at(0)] * 3
-    assert rows() == [("look at it", at(0), None)]
-    incident = Incident.objects.get()
-    assert (incident.red_from, incident.red_until, incident.worst, incident.sentence) == (
-        *(at(30), at(60), RED),
-        "is act now",
-    )
-
-
-def test_an_incident_keeps_its_owner_in_every_colour() -> None:
+def test_an_incident_keeps_its_owner_and_the_time_in_red_in_every_colour():
     see(YELLOW, 0)
     Incident.objects.update(acknowledged_by="ann")
-    [seen] = remember([Indicator(BROKER, RED, "is red")], recall(now=at(9)), now=at(9))
+    [seen] = remember([Indicator(BROKER, RED, "is red")], recall(now=at(30)), now=at(30))
     assert seen.owner == "ann"
+    see(YELLOW, 60)
+    incident = Incident.objects.get()
+    assert (incident.red_from, incident.red_until, incident.worst) == (at(30), at(60), RED)
+    assert incident.sentence == "is red"
 
 
-def test_a_moment_of_green_ends_nothing_and_a_minute_does() -> None:
-    assert [see(RED, 0), see(GREEN, 10), see(RED, 40)] == [at(0), None, at(0)]
-    assert rows() == [("act now", at(0), None)]
-
-    assert [see(GREEN, 50), see(RED, 111)] == [None, at(111)]
-    assert rows() == [("act now", at(0), at(50)), ("act now", at(111), None)]
-
-
-def test_while_nothing_is_known_an_incident_neither_ends_nor_begins() -> None:
-    assert [see(GREY, 0), see(RED, 5), see(GREY, 10), see(RED, 300)] == [None, at(5), None, at(5)]
-    assert rows() == [("act now", at(5), None)]
-
-
-def test_two_processes_that_see_the_same_change_note_it_once() -> None:
+def test_two_processes_that_see_the_same_change_note_it_once():
     first = recall(now=at(0))
     assert [see(RED, 0, first), see(RED, 1, first)] == [at(0), at(1)]
     before = recall(now=at(2))
@@ -81,13 +77,13 @@ def test_two_processes_that_see_the_same_change_note_it_once() -> None:
     assert Incident.objects.get().red_until == at(2)
 
 
-def test_an_indicator_that_is_gone_has_no_open_incident() -> None:
+def test_an_indicator_that_is_gone_has_no_open_incident():
     see(RED, 0)
     remember([], recall(now=at(9)), now=at(9))
     assert rows() == [("act now", at(0), at(9))]
 
 
-def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on() -> None:
+def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on():
     for indicator, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
         make(Incident, indicator=indicator, state="act now", at=at(-9), ended_at=ended_at)
 

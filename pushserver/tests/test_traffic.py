@@ -11,6 +11,7 @@ from aiohttp.test_utils import unused_port
 from django.db import connection
 from django.utils import timezone
 
+from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.gateways.gorush.sending.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
@@ -37,16 +38,22 @@ def count_all(now: datetime) -> int:
     return sum(traffic.count_owed(now=now))
 
 
-def test_a_minute_holds_what_began_in_it_and_nothing_of_its_neighbours() -> None:
-    for at in (NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE):
+def test_a_minute_holds_what_began_in_it_by_bridge_and_nothing_of_its_neighbours() -> None:
+    """A request that notified nobody is counted with its answer."""
+    for number, at in enumerate((NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE)):
         rows.make_request(at=at)
-        rows.make_reply(at=at, published_at=at + ms(5))
+        storing.store_refused("waku", [(b"%d" % number, b"")], now=at)
+        for is_discarded in (False, True):
+            rows.make_reply(at=at, published_at=at + ms(5), is_discarded=is_discarded)
+        rows.make_request(at=at, bridge="xmpp")
         rows.make_attempt(rows.make_notification(request=rows.make_request(at=NOON - MINUTE), at=at))
 
     traffic.count(NOON, now=NOON + MINUTE)
 
     found = TrafficMinute.objects.get()
-    assert (found.begin_at, found.request_count, found.reply_count) == (NOON, 2, 2)
+    assert (found.begin_at, found.request_count, found.reply_count) == (NOON, 6, 4)
+    by_bridge = BridgeMinute.objects.order_by("bridge").values_list("bridge", "request_count", "reply_count")
+    assert list(by_bridge) == [("waku", 4, 4), ("xmpp", 2, 0)]
 
 
 def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
@@ -59,27 +66,6 @@ def test_dispatch_takes_from_the_request_to_the_first_push() -> None:
 
     found = TrafficMinute.objects.get()
     assert (found.dispatch_p50_ms, found.dispatch_p95_ms) == (50, 95)
-
-
-def test_pushes_of_xmpp_are_requests_and_counted_apart() -> None:
-    for bridge in ("waku", "xmpp", "xmpp"):
-        rows.make_request(at=NOON, bridge=bridge)
-
-    traffic.count(NOON, now=NOON + MINUTE)
-
-    found = TrafficMinute.objects.get()
-    by_bridge = BridgeMinute.objects.order_by("bridge").values_list("bridge", "request_count", "reply_count")
-    assert (found.request_count, list(by_bridge)) == (3, [("waku", 1, 0), ("xmpp", 2, 0)])
-
-
-def test_a_request_that_notified_nobody_is_counted_with_its_answer() -> None:
-    for number, at in enumerate((NOON - ms(1), NOON, NOON + ms(59_999), NOON + MINUTE)):
-        storing.store_refused("waku", [(b"%d" % number, b"")], now=at)
-        rows.make_reply(at=at, published_at=at, is_discarded=True)
-
-    traffic.count(NOON, now=NOON + MINUTE)
-
-    assert BridgeMinute.objects.values_list("bridge", "request_count", "reply_count").get() == ("waku", 2, 2)
 
 
 def test_a_push_counts_when_its_result_was_known_and_its_wait_when_its_post_began() -> None:
@@ -190,12 +176,9 @@ def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> N
 
 def rows_read_under_way() -> int:
     """Return how many rows of open notifications this transaction has read, through an index or not."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
-            "WHERE relname LIKE '%under_way'"
-        )
-        return int(cursor.fetchone()[0])
+    sql = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
+    [(read,)] = fetch(f"{sql} WHERE relname LIKE '%%under_way'")
+    return int(read)
 
 
 def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_empty() -> None:
@@ -208,10 +191,8 @@ def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_e
     push_and_reply()
     for model in (Attempt, Notification, NotificationRequest, OutboundReply, InboundEnvelope):
         model.objects.all().delete()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE '%under_way' AND relkind = 'r'")
-        for (name,) in cursor.fetchall():
-            cursor.execute(f"ANALYZE {name}")
+    for (name,) in fetch("SELECT relname FROM pg_class WHERE relname LIKE '%%under_way' AND relkind = 'r'"):
+        fetch(f"ANALYZE {name}")
     for _ in range(200):
         push_and_reply()
 
@@ -222,17 +203,9 @@ def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_e
     assert TrafficMinute.objects.get().dispatch_p50_ms == 1
 
 
-def test_a_minute_in_which_nothing_happened_is_counted_too() -> None:
-    traffic.count(NOON, now=NOON + MINUTE)
-
-    found = TrafficMinute.objects.get()
-    assert (found.request_count, found.reply_count, found.dispatch_p50_ms, found.reply_p95_ms) == (0, 0, None, None)
-
-
 def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
-    for outcome, code, number in (("delivered", "", 3), ("transient", "unreachable", 2), (None, "", 1)):
-        for _ in range(number):
-            rows.make_attempt(rows.make_notification(at=NOON), outcome=outcome, code=code)
+    for outcome, code in [*[("delivered", "")] * 3, *[("transient", "unreachable")] * 2, (None, "")]:
+        rows.make_attempt(rows.make_notification(at=NOON), outcome=outcome, code=code)
 
     traffic.count(NOON, now=NOON + MINUTE)
 
@@ -241,25 +214,15 @@ def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
 
 
 def test_counting_a_minute_again_replaces_what_was_counted() -> None:
-    attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="delivered")
+    attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
     traffic.count(NOON, now=NOON + MINUTE)
+    Attempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
     rows.make_attempt(attempt.notification, number=2, outcome="delivered")
-    rows.make_request(at=NOON)
 
     traffic.count(NOON, now=NOON + 2 * MINUTE)
 
     assert TrafficMinute.objects.get().counted_at == NOON + 2 * MINUTE
-    assert AttemptMinute.objects.get().count == 2
-
-
-def test_a_try_whose_outcome_changed_is_counted_once() -> None:
-    attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
-    traffic.count(NOON, now=NOON + MINUTE)
-    Attempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
-
-    traffic.count(NOON, now=NOON + 2 * MINUTE)
-
-    assert [(row.outcome, row.count) for row in AttemptMinute.objects.all()] == [("delivered", 1)]
+    assert [(row.outcome, row.count) for row in AttemptMinute.objects.all()] == [("delivered", 2)]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -279,11 +242,14 @@ def test_two_processes_that_count_a_minute_at_once_count_it_once() -> None:
     assert AttemptMinute.objects.get().count == 1
 
 
-def test_nothing_is_counted_of_the_time_before_the_server_was_there() -> None:
+def test_nothing_is_counted_of_the_time_before_the_server_was_there_and_after_a_pause_the_newest_first() -> None:
     """A chart would show zeros for that time, as if there had been no requests."""
-    assert count_all(NOON) == 1
-    assert count_all(NOON + MINUTE) == 1
-    assert TrafficMinute.objects.earliest("begin_at").begin_at == NOON - MINUTE
+    assert [count_all(NOON), count_all(NOON + MINUTE)] == [1, 1]
+    found = TrafficMinute.objects.earliest("begin_at")
+    assert found.begin_at == NOON - MINUTE
+    assert (found.request_count, found.reply_count, found.dispatch_p50_ms, found.reply_p95_ms) == (0, 0, None, None)
+    next(traffic.count_owed(now=NOON + 9 * MINUTE))
+    assert TrafficMinute.objects.latest("begin_at").begin_at == NOON + 8 * MINUTE
 
 
 def test_each_minute_is_counted_when_it_is_over_and_once_more_when_its_pushes_are() -> None:
@@ -308,17 +274,10 @@ def test_the_first_request_is_looked_for_until_an_hour_was_counted() -> None:
     assert looked_for == [True, False]
 
 
-def test_after_a_pause_the_newest_minute_is_counted_first() -> None:
-    next(traffic.count_owed(now=NOON))
-
-    assert TrafficMinute.objects.get().begin_at == NOON - MINUTE
-
-
 def test_minutes_are_forgotten_after_a_day() -> None:
     rows.make_attempt(rows.make_notification(at=NOON - MINUTE), outcome="delivered")
-    count_all(NOON)
-
-    count_all(NOON + traffic.KEPT)
+    for now in (NOON, NOON + traffic.KEPT):
+        count_all(now)
 
     assert not TrafficMinute.objects.filter(begin_at__lt=NOON).exists()
     assert not AttemptMinute.objects.exists()

@@ -1,14 +1,14 @@
 """Each number of docs/limits.md has a test, and each test its number."""
 
 from pushserver.api.tests import test_api
-from pushserver.tests import test_console_retention
+from pushserver.tests import test_console_login
 from tests.limits import test_kept, test_waku, test_xmpp
 from tests.limits.page import NUMBERS, PAGE, ROWS
 from waku_bridge.inbound.tests import test_remains
 from waku_bridge.reading.tests import test_dead_letters
 
 # Tests of other folders meet some of the numbers.
-MODULES = (test_api, test_console_retention, test_dead_letters, test_kept, test_remains, test_waku, test_xmpp)
+MODULES = (test_api, test_console_login, test_dead_letters, test_kept, test_remains, test_waku, test_xmpp)
 
 
 def shown(place: int) -> str:

@@ -17,8 +17,8 @@ from tests.rig.budget import first_everyday
 
 # What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
 # seconds of one say more about the machine: `make bench` (life) has them.
-MAX_MODULES = {"worker": 1650, "supervisor": 2500, "web": 2190}
-NOT_FOR_WORKERS = ("rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "axes", "pushserver.console")
+MAX_MODULES = {"worker": 1650, "up": 2500, "wsgi": 2190}
+NOT_FOR_WORKERS = {"rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "axes", "pushserver.console"}
 
 
 def begun(name):
@@ -29,11 +29,11 @@ def begun(name):
 
 
 def printed(program, **environment):
-    """Return what a program prints in this environment."""
+    """Return what a program prints in this environment, without a fault."""
     run = [sys.executable, "-c", program]
-    return subprocess.run(
-        run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=True
-    ).stdout
+    done = subprocess.run(run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -58,14 +58,11 @@ from django.conf import settings; print(settings.ROLE)"""
     assert printed(program).split() == [expected]
 
 
-def test_the_first_role_stays(unnamed):
+def test_the_first_role_stays_and_a_process_without_one_is_a_command(unnamed):
+    assert role.role() is Role.COMMAND
     role.begin_as(Role.SERVER)
     role.begin_as(Role.WORKER)
     assert role.role() is Role.SERVER
-
-
-def test_a_process_without_a_role_is_a_command(unnamed):
-    assert role.role() is Role.COMMAND
 
 
 def test_a_worker_without_a_role_is_refused():
@@ -146,37 +143,26 @@ def test_a_url_that_libpq_refuses_is_a_problem(url):
     assert (done.returncode, "pushserver.bad_database_url" in done.stderr) == (1, True)
 
 
-def loaded_by(name, code):
+DJANGO = "import django; django.setup(); from django.core import checks; checks.run_checks(); "
+BRIDGE = "waku_bridge.management.commands.run_waku_bridge"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "needed", "is_without_pages"),
+    [
+        # The worker is measured with its tasks, after the checks that Celery makes at every start.
+        ("worker", "pushserver.worker.app.loader.import_default_modules()", {"pushserver.tasks"}, True),
+        ("run_waku_bridge", f"{DJANGO}import {BRIDGE}", {BRIDGE}, True),
+        ("up", f"{DJANGO}from embedded.stack.children import preload; preload()", {BRIDGE, "pushserver.urls"}, False),
+        ("wsgi", "import pushserver.urls", set(), False),
+    ],
+)
+def test_a_process_imports_what_it_and_its_children_need_and_not_much_else(name, code, needed, is_without_pages):
     program = f"{begun(name)}; {code}; import json, sys; print(json.dumps(sorted(sys.modules)))"
-    return set(json.loads(printed(program, DJANGO_SETTINGS_MODULE="pushserver.settings")))
-
-
-def test_a_worker_imports_no_page_and_not_much_else():
-    """The worker is measured with its tasks, after the checks that Celery makes at every start."""
-    modules = loaded_by("worker", "pushserver.worker.app.loader.import_default_modules()")
-    assert "pushserver.tasks" in modules
-    assert not modules.intersection(NOT_FOR_WORKERS)
-    assert len(modules) <= MAX_MODULES["worker"]
-
-
-def test_the_bridge_imports_no_page():
-    code = """import django; django.setup(); from django.core import checks; checks.run_checks();
-from django.core.management import load_command_class; load_command_class("waku_bridge", "run_waku_bridge")"""
-    assert not loaded_by("run_waku_bridge", code).intersection(NOT_FOR_WORKERS)
-
-
-def test_the_supervisor_imports_what_all_its_children_need_and_not_much_else():
-    code = """import django; django.setup(); from django.core import checks; checks.run_checks();
-from embedded.stack.children import preload; preload()"""
-    modules = loaded_by("up", code)
-    assert modules.issuperset({*NOT_FOR_WORKERS, "waku_bridge.management.commands.run_waku_bridge", "pushserver.urls"})
-    assert len(modules) <= MAX_MODULES["supervisor"]
-
-
-def test_the_web_server_imports_them_and_not_much_else():
-    modules = loaded_by("wsgi", "import pushserver.urls")
-    assert modules.issuperset(NOT_FOR_WORKERS)
-    assert len(modules) <= MAX_MODULES["web"]
+    modules = set(json.loads(printed(program, DJANGO_SETTINGS_MODULE="pushserver.settings")))
+    assert needed <= modules
+    assert modules & NOT_FOR_WORKERS == (set() if is_without_pages else NOT_FOR_WORKERS)
+    assert len(modules) <= MAX_MODULES.get(name, MAX_MODULES["worker"])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -185,8 +171,4 @@ def test_a_worker_looks_at_the_lights_without_the_console(postgres: EmbeddedPost
     program = """import pushserver.worker, django; django.setup()
 from django.utils import timezone
 from pushserver.alerts.watch import Watch; Watch().look(timezone.now())"""
-    environment = os.environ | {"DATABASE_URL": postgres.url(connection.settings_dict["NAME"])}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    printed(program, DATABASE_URL=postgres.url(connection.settings_dict["NAME"]))
