@@ -16,7 +16,7 @@ from pushserver.metrics import catalogue as metrics
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
 from spark_reports.tests.test_export import assert_documented
 from tests import conformance
-from tests.recipes.blocks import anchor
+from tests.recipes.stage import anchor
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -190,21 +190,15 @@ def guides() -> list[Path]:
     return sorted({*docs.rglob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"} - not_read)
 
 
-def counted(pages: list[Path], maximum: int) -> str:
-    """Return how many words each page has, the longest first, below their sum."""
-    lines = [f"{words(page):6} {page.relative_to(ROOT)}" for page in sorted(pages, key=words, reverse=True)]
-    return "\n".join([f"{sum(map(words, pages))} words of at most {maximum}", *lines])
-
-
 @pytest.mark.parametrize(
     ("pages", "maximum"),
     [([ROOT / "README.md"], MAX_WORDS_OF_README), (guides(), MAX_WORDS_OF_GUIDES)],
     ids=["readme", "guides"],
 )
 def test_guides_and_readme_stay_within_their_word_limit(pages: list[Path], maximum: int) -> None:
-    count = counted(pages, maximum)
-    print(f"\n{len(pages)} pages: {count.splitlines()[0]}")  # noqa: T201 - `make check` shows it
-    assert sum(map(words, pages)) <= maximum, count
+    count = {str(page.relative_to(ROOT)): words(page) for page in sorted(pages, key=words, reverse=True)}
+    print(f"\n{len(pages)} pages: {sum(count.values())} words of at most {maximum}")  # noqa: T201 - `make check` shows it
+    assert sum(count.values()) <= maximum, count
 
 
 def test_the_start_page_names_every_page_and_answers_sixty_questions_each_by_a_heading() -> None:

@@ -21,20 +21,10 @@ def test_every_licence_is_one_that_was_accepted(audit: ModuleType, capsys: pytes
     assert "django " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("text", "is_accepted"),
-    [
-        ("MIT", True),
-        ("LGPL-3.0-only", True),
-        ("MPL-2.0 AND (Apache-2.0 OR MIT)", True),
-        ("AGPL-3.0", False),
-        ("GPL-3.0-or-later", False),
-        ("Other/Proprietary License", False),
-        ("", False),
-    ],
-)
-def test_a_licence_is_judged_by_its_words(audit: ModuleType, text: str, is_accepted: bool) -> None:
-    assert audit.is_accepted("somebody", text) is is_accepted
+def test_a_licence_is_judged_by_its_words(audit: ModuleType) -> None:
+    free = ("MIT", "LGPL-3.0-only", "MPL-2.0 AND (Apache-2.0 OR MIT)")
+    other = ("AGPL-3.0", "GPL-3.0-or-later", "Other/Proprietary License", "")
+    assert [text for text in (*free, *other) if audit.is_accepted("somebody", text)] == [*free]
 
 
 def test_a_package_whose_licence_is_unavailable_fails_the_audit(

@@ -17,21 +17,20 @@ import yaml
 from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.core.management import call_command
-from django.db import connection
 from django.test import Client
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.buckets.shared import SharedBuckets
+from kit.db.statements import fetch
 from notifications.gateways.gorush.rules import table
 from notifications.gateways.gorush.rules.file import parse, seed_rules
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
-from tests.drills.backups import Backups
-from tests.recipes.blocks import PAGES, ROOT, blocks, commands_in_sentences, shell_blocks
+from tests.drills.test_restore import archiving_to
 from tests.recipes.calls import COMPOSE, SETTINGS, faults, read_curl, unknown_values
-from tests.recipes.stage import INSTALLED, STAND_INS, Call, Rehearsal, Stage, rehearse
+from tests.recipes.stage import PAGES, ROOT, STAND_INS, Call, Rehearsal, Stage, blocks, in_sentences, shell_blocks
 from xmpp_bridge.tests.talking import APN_TOKEN, SERVICE, make_app
 
 TOKEN = "psk_of_this_test"
@@ -45,7 +44,7 @@ def on_stage(tmp_path_factory: pytest.TempPathFactory) -> OnStage:
     @functools.cache
     def run(page: str) -> tuple[Stage, list[Rehearsal]]:
         stage = Stage(tmp_path_factory.mktemp("stage"), {"TOKEN": TOKEN})
-        return stage, rehearse(ROOT / page, stage)
+        return stage, stage.rehearse(ROOT / page)
 
     return run
 
@@ -54,12 +53,16 @@ WITH_SHELL = [str(page.relative_to(ROOT)) for page in PAGES if shell_blocks(page
 
 
 @pytest.mark.parametrize("page", WITH_SHELL)
-def test_a_recipe_runs_and_what_it_names_exists(on_stage: OnStage, page: str) -> None:
+def test_a_recipe_runs_and_what_it_names_exists_with_good_values_of_settings(
+    on_stage: OnStage, page: str, tmp_path: Path
+) -> None:
     _, rehearsals = on_stage(page)
     assert [rehearsal.fault for rehearsal in rehearsals if rehearsal.fault] == []
     assert [rehearsal.block.name for rehearsal in rehearsals if not (rehearsal.calls or rehearsal.variables)] == []
     called = [(rehearsal.block.name, call) for rehearsal in rehearsals for call in rehearsal.calls]
     assert [f"{name}: {fault}" for name, call in called for fault in faults(call)] == []
+    given = {name: value for rehearsal in rehearsals for name, value in rehearsal.variables.items() if name in SETTINGS}
+    assert not given or problems(given, tmp_path) == []
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if blocks(page)])
@@ -72,7 +75,7 @@ def test_a_block_without_commands_has_a_language_of_its_own(page: str) -> None:
     assert looks == [], "say that it is `sh`"
 
 
-IN_SENTENCES = {str(page.relative_to(ROOT)): commands_in_sentences(page, [*STAND_INS, *INSTALLED]) for page in PAGES}
+IN_SENTENCES = {str(page.relative_to(ROOT)): in_sentences(page) for page in PAGES}
 
 
 @pytest.mark.parametrize("page", [page for page, commands in IN_SENTENCES.items() if commands])
@@ -108,19 +111,9 @@ def test_the_secrets_of_the_units_are_taken_by_the_server(on_stage: OnStage, tmp
     texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
     assert problems(given_by_systemd(COMMON + unit("migrate"), tmp_path, texts), tmp_path) == []
     password = texts["redis_url"].split(":")[2].partition("@")[0]
-    assert (stage.root / "etc/redis/redis.conf").read_text(
-        encoding="utf-8"
-    ) == f"requirepass {password}\nappendonly yes\n"
+    redis = (stage.root / "etc/redis/redis.conf").read_text(encoding="utf-8")
+    assert redis == f"requirepass {password}\nappendonly yes\n"
     assert (stage.root / "etc/push-server/gorush").read_text(encoding="utf-8").count("=YOUR_") == 2
-
-
-@pytest.mark.parametrize("page", WITH_SHELL)
-def test_variables_of_a_recipe_are_settings_with_good_values(on_stage: OnStage, page: str, tmp_path: Path) -> None:
-    _, rehearsals = on_stage(page)
-    given = {name: value for rehearsal in rehearsals for name, value in rehearsal.variables.items()}
-    ours = {name: value for name, value in given.items() if name in SETTINGS}
-    if ours:
-        assert problems(ours, tmp_path) == []
 
 
 @pytest.mark.django_db
@@ -129,18 +122,15 @@ def test_postgresql_has_the_settings_that_recipes_alter(on_stage: OnStage) -> No
     statements = [statement.strip() for text in given for statement in text.split(";\n") if statement.strip()]
     altered = [re.match(r"ALTER SYSTEM SET (\w+) = |CREATE (?:ROLE|DATABASE) ", statement) for statement in statements]
     assert None not in altered
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT name FROM pg_settings")
-        known = {name for (name,) in cursor.fetchall()}
-    assert (
-        {"archive_mode", "max_locks_per_transaction"} <= {found[1] for found in altered if found and found[1]} <= known
-    )
+    known = {name for (name,) in fetch("SELECT name FROM pg_settings")}
+    names = {found[1] for found in altered if found and found[1]}
+    assert {"archive_mode", "max_locks_per_transaction"} <= names <= known
 
 
 def test_the_backup_of_the_page_is_that_of_the_drill(on_stage: OnStage) -> None:
     stage, rehearsals = on_stage("docs/backup.md")
     [altered] = calls_of(rehearsals, "psql")
-    wanted = Backups(stage.root / "mnt").settings()
+    wanted = archiving_to(stage.root / "mnt/archive")
     assert dict(re.findall(r"ALTER SYSTEM SET (\w+) = '?(.*?)'?;\n", altered.given)) == wanted
     for call in calls_of(rehearsals, "pg_basebackup"):
         assert {"--pgdata", "--checkpoint=fast", "--wal-method=stream"} <= set(call.arguments)

@@ -59,7 +59,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
     WakuMessage,
 )
-from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.models import CanaryRun, OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
 from xmpp_bridge.canary import traces
 from xmpp_bridge.codec.elements import parse
@@ -101,26 +101,19 @@ def start(settings: LazySettings) -> Iterator[Start]:
             function.cache_clear()
 
     yield restart
-    for function in CACHED:
-        function.cache_clear()
+    restart()
 
 
-@pytest.fixture
-def serve(start: Start) -> Start:
-    """Return ``serve(identity, *others)``, which restarts the server with these keys. It returns the XMPP component."""
-
-    def restart(own: Identity, *others: Identity, rates: Rates | None = None) -> Service:
-        keys = [other.private_key.secret for other in others]
-        start(SERVER_PRIVATE_KEY=own.private_key.secret, OTHER_SERVER_PRIVATE_KEYS=keys)
-        return Service(rates)
-
-    return restart
+def serve(start: Start, own: Identity, *others: Identity, rates: Rates | None = None) -> Service:
+    """Restart the server with these keys, and return the XMPP component."""
+    keys = [other.private_key.secret for other in others]
+    start(SERVER_PRIVATE_KEY=own.private_key.secret, OTHER_SERVER_PRIVATE_KEYS=keys)
+    return Service(rates)
 
 
-@pytest.fixture
-def be(start: Start) -> Start:
-    """Return ``be(*keys)``, which makes this process one that was started with these field keys."""
-    return lambda *keys: start(FIELD_ENCRYPTION_KEYS=list(keys))
+def be(start: Start, *keys: bytes) -> None:
+    """Make this process one that was started with these field keys."""
+    start(FIELD_ENCRYPTION_KEYS=list(keys))
 
 
 def asked(person: Identity, server: Identity | None = None) -> WakuMessage:
@@ -178,39 +171,36 @@ def are_served(*people: Identity) -> bool:
     return all(len(ask(person)) == 1 and notify(person)[1] == PHONE for person in people)
 
 
-def test_the_field_keys_are_changed_and_nobody_is_cut_off(be: Start) -> None:
+def test_the_field_keys_are_changed_and_nobody_is_cut_off(start: Start) -> None:
     """Each step alternates between a process that was restarted and one that was not."""
     before, added, moved, after = (OLD_FIELD,), (OLD_FIELD, NEW_FIELD), (NEW_FIELD, OLD_FIELD), (NEW_FIELD,)
-    be(*before)
+    be(start, *before)
     assert register(ALICE)[1] == RegistrationError.NONE
     for restarted, not_yet in ((added, before), (moved, added)):
-        be(*restarted)
+        be(start, *restarted)
         assert register(BOB, version=time_ns())[1] == RegistrationError.NONE
-        be(*not_yet)
+        be(start, *not_yet)
         assert are_served(ALICE, BOB)
         assert register(ALICE, version=time_ns())[1] == RegistrationError.NONE
-        be(*restarted)
+        be(start, *restarted)
         assert are_served(ALICE, BOB)
+    repeated = {"version": time_ns()}
+    be(start, *before)
+    assert register(ALICE, **repeated)[1] == RegistrationError.NONE
+    be(start, *moved)
     call_command("rotate_field_keys")
     assert are_served(ALICE)
-    be(*after)
+    assert register(ALICE, **repeated)[1] == RegistrationError.NONE  # a repeat is known while the old key is listed
+    be(start, *after)
     assert are_served(ALICE, BOB)
     assert register(ALICE, version=time_ns())[1] == RegistrationError.NONE
 
 
-def test_a_repeat_of_a_registration_is_known_after_the_change_while_the_old_key_is_listed(be: Start) -> None:
-    be(OLD_FIELD)
-    assert register(ALICE)[1] == RegistrationError.NONE
-    be(NEW_FIELD, OLD_FIELD)
-    call_command("rotate_field_keys")
-    assert register(ALICE)[1] == RegistrationError.NONE
-
-
-def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(be: Start) -> None:
+def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(start: Start) -> None:
     """A new key that is put in front at once is unknown to processes that were not restarted."""
-    be(NEW_FIELD, OLD_FIELD)
+    be(start, NEW_FIELD, OLD_FIELD)
     assert register(ALICE)[1] == RegistrationError.NONE
-    be(OLD_FIELD)
+    be(start, OLD_FIELD)
     say(asked(ALICE), process=Process(RecordingGateway(Outcome.DELIVERED)))
     [answer] = answers(EPHEMERAL, PushResponse)
     assert not any(report.success for report in answer.body.reports)
@@ -221,12 +211,6 @@ def test_the_shortcut_that_the_readme_warns_of_would_cut_people_off(be: Start) -
 RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # a smaller crowd has no pseudonyms
 
 
-def notify_on(day: date) -> None:
-    at = datetime.combine(day, time(), UTC)
-    for recipient in RECIPIENTS:
-        rows.make_notification(request=rows.make_answered_request(at=at), at=at, public_key_hash=recipient)
-
-
 def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
     """Export a day. Return the id of the key of its pseudonyms, and the pseudonyms of the recipients."""
     manifest = export_day(day, Lake(str(lake)), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
@@ -235,23 +219,20 @@ def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
     return manifest.key_id, frozenset(row["actor"] for row in rows if row["role"] == Subject.RECIPIENT)
 
 
-@pytest.fixture
-def days() -> tuple[date, date]:
-    """Return the last two closed days. They are of one period of a year, unless the later one is its first day."""
-    day = last_closed_day(timezone.now())
-    return day - timedelta(days=1), day
-
-
 def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_are(
-    be: Start, settings: LazySettings, tmp_path: Path, days: tuple[date, date]
+    start: Start, settings: LazySettings, tmp_path: Path
 ) -> None:
     settings.REPORTS_PSEUDONYM_PERIOD = "year"
-    first, second = days
-    for day in days:
-        notify_on(day)
-    be(OLD_FIELD)
+    second = last_closed_day(timezone.now())
+    for day in (first := second - timedelta(days=1), second):
+        at = datetime.combine(day, time(), UTC)
+        for recipient in RECIPIENTS:
+            rows.make_notification(request=rows.make_answered_request(at=at), at=at, public_key_hash=recipient)
+    be(start, OLD_FIELD)
     before = export(first, tmp_path)
-    be(NEW_FIELD, OLD_FIELD)
+    be(start, OLD_FIELD, NEW_FIELD)  # a key that is only added changes no pseudonym
+    assert export(first, tmp_path, replace=True) == before
+    be(start, NEW_FIELD, OLD_FIELD)
     after = export(second, tmp_path)
 
     assert before[0] != after[0]
@@ -261,54 +242,62 @@ def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_ar
     assert not export(first, tmp_path, replace=True)[1] & before[1]
 
 
-def test_a_key_that_is_only_added_changes_no_pseudonym(be: Start, tmp_path: Path, days: tuple[date, date]) -> None:
-    notify_on(days[0])
-    be(OLD_FIELD)
-    before = export(days[0], tmp_path)
-    be(OLD_FIELD, NEW_FIELD)
-    assert export(days[0], tmp_path, replace=True) == before
-
-
 # The server's key -----------------------------------------------------------------------------------------------------
 
 
-def test_the_server_changes_its_key_and_nobody_is_cut_off(serve: Start) -> None:
-    serve(OLD)
+def dependents(capsys: pytest.CaptureFixture[str], words: str) -> list[list[str]]:
+    """Return how many depend on each key, as the operator sees it: number, words, key, setting."""
+    capsys.readouterr()
+    call_command("server_keys")
+    return [line.replace(words, "").split() for line in capsys.readouterr().out.splitlines() if words in line]
+
+
+def test_the_server_changes_its_key_and_nobody_is_cut_off(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    serve(start, OLD)
     assert register(ALICE, OLD) == register(BOB, OLD) == (OLD.pub33, RegistrationError.NONE)
 
-    serve(OLD, NEW)  # every process reads the new topics before any client has the new key
+    serve(start, OLD, NEW)  # every process reads the new topics before any client has the new key
     assert notify(ALICE, OLD) == (OLD.pub33, PHONE)
 
-    serve(NEW, OLD)  # clients get the new key, and some of them have it already
+    serve(start, NEW, OLD)  # clients get the new key, and some of them have it already
     assert ask(ALICE, BOB) == {OLD.pub33: {ALICE.key_hash, BOB.key_hash}}
     assert notify(BOB, OLD) == (OLD.pub33, PHONE)
     assert register(BOB, NEW, version=2) == (NEW.pub33, RegistrationError.NONE)
     assert ask(ALICE, BOB) == {OLD.pub33: {ALICE.key_hash}, NEW.pub33: {BOB.key_hash}}
+    assert dependents(capsys, "installations") == [
+        ["1", chat_key(NEW.pub33), "SERVER_PRIVATE_KEY"],
+        ["1", chat_key(OLD.pub33), "OTHER_SERVER_PRIVATE_KEYS"],
+    ]
+    assert {_next_server(CanaryRun(pk=number)) for number in (1, 2)} == {OLD.pub33, NEW.pub33}
     assert notify(BOB, NEW) == (NEW.pub33, PHONE)
     assert notify(BOB, OLD) == (OLD.pub33, PHONE)  # a sender that queried before Bob registered anew
+    serve(start, NEW)
+    assert [words[:2] for words in dependents(capsys, "installations")][1:] == [["1", "have"]]
+    serve(start, NEW, OLD)
     assert register(ALICE, NEW, version=2) == (NEW.pub33, RegistrationError.NONE)
 
-    serve(NEW)  # every client has the new key
+    serve(start, NEW)  # every client has the new key
     assert ask(ALICE, BOB) == {NEW.pub33: {ALICE.key_hash, BOB.key_hash}}
     assert notify(ALICE, NEW) == (NEW.pub33, PHONE)
+    assert {_next_server(CanaryRun(pk=number)) for number in (1, 2)} == {NEW.pub33}
     say(asked(ALICE, OLD))
     assert not answers(EPHEMERAL, PushResponse)
 
 
-def test_a_client_that_knows_both_keys_registers_with_both_under_one_version(serve: Start) -> None:
-    serve(NEW, OLD)
+def test_a_client_that_knows_both_keys_registers_with_both_under_one_version(start: Start) -> None:
+    serve(start, NEW, OLD)
     assert register(ALICE, OLD) == (OLD.pub33, RegistrationError.NONE)
     assert register(ALICE, NEW) == (NEW.pub33, RegistrationError.NONE)
     assert register(ALICE, NEW, access_token=OTHER_TOKEN) == (NEW.pub33, RegistrationError.VERSION_MISMATCH)
     assert {bytes(grant.server_public_key) for grant in Grant.objects.all()} == {OLD.pub33, NEW.pub33}
     [reported_by] = ask(ALICE)  # one identity reports her
     assert reported_by in {OLD.pub33, NEW.pub33}
-    serve(NEW)
+    serve(start, NEW)
     assert ask(ALICE) == {NEW.pub33: {ALICE.key_hash}}
 
 
-def test_a_grant_for_a_former_access_token_or_for_the_other_identity_is_worth_nothing(serve: Start) -> None:
-    serve(NEW, OLD)
+def test_a_grant_for_a_former_access_token_or_for_the_other_identity_is_worth_nothing(start: Start) -> None:
+    serve(start, NEW, OLD)
     for_the_other = sign_grant(ALICE.private_key, OLD.pub33, TOKEN)
     assert register(ALICE, NEW, grant=for_the_other) == (NEW.pub33, RegistrationError.MALFORMED_MESSAGE)
     register(ALICE, OLD)
@@ -317,43 +306,20 @@ def test_a_grant_for_a_former_access_token_or_for_the_other_identity_is_worth_no
     assert [bytes(grant.server_public_key) for grant in Grant.objects.all()] == [NEW.pub33]
 
 
-def test_the_operator_sees_how_many_depend_on_each_key(serve: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    serve(NEW, OLD)
-    register(ALICE, OLD)
-    register(BOB, OLD)
-    register(BOB, NEW, version=2)
-    call_command("server_keys")
-    own, other = capsys.readouterr().out.splitlines()
-    assert own.split() == ["1", "installations", chat_key(NEW.pub33), "SERVER_PRIVATE_KEY"]
-    assert other.split() == ["1", "installations", chat_key(OLD.pub33), "OTHER_SERVER_PRIVATE_KEYS"]
-
-    serve(NEW)
-    call_command("server_keys")
-    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["1", "installations", "have"]
-
-
-def test_requests_to_a_removed_key_are_answered_by_the_servers_own_key(serve: Start) -> None:
-    serve(NEW)
-    for address in (return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32", sender=OLD.pub33), EPHEMERAL.pub33 + b"/waku"):
-        reply = reply_to(Answer("waku", os.urandom(32), address, b"m", ()))
-        record([reply], now=timezone.now(), retry_after=timedelta(seconds=1))
-        assert [answer.author for answer in answers(EPHEMERAL, PushResponse)] == [NEW.pub33]
-
-
-def test_the_canary_uses_one_identity_after_the_other(serve: Start) -> None:
-    serve(NEW, OLD)
-    assert {_next_server(CanaryRun(pk=number)) for number in (1, 2)} == {OLD.pub33, NEW.pub33}
-    serve(NEW)
-    assert {_next_server(CanaryRun(pk=number)) for number in (1, 2)} == {NEW.pub33}
-
-
-def test_no_secret_key_is_stored_with_a_request(serve: Start) -> None:
-    serve(NEW, OLD)
+def test_no_secret_key_is_stored_with_a_request(start: Start) -> None:
+    serve(start, NEW, OLD)
     register(ALICE, NEW)
     say(asked(ALICE, OLD))
     [stored] = NotificationRequest.objects.values_list("reply_address", flat=True)
     assert bytes(stored) == EPHEMERAL.pub33 + OLD.pub33 + b"/waku/2/rs/16/32"
-    assert InboundEnvelope.objects.filter(state="processed").count() == 2
+
+
+def test_requests_to_a_removed_key_are_answered_by_the_servers_own_key(start: Start) -> None:
+    serve(start, NEW)
+    for address in (return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32", sender=OLD.pub33), EPHEMERAL.pub33 + b"/waku"):
+        reply = reply_to(Answer("waku", os.urandom(32), address, b"m", ()))
+        record([reply], now=timezone.now(), retry_after=timedelta(seconds=1))
+        assert [answer.author for answer in answers(EPHEMERAL, PushResponse)] == [NEW.pub33]
 
 
 # The server's key, for XMPP devices whose app starts while both keys are served ---------------------------------------
@@ -371,16 +337,17 @@ def is_device_served(service: Service, device: Registered, *, sender: str = "cap
     return is_known
 
 
-def test_the_server_changes_its_key_and_no_device_is_cut_off(serve: Start) -> None:
+def test_the_server_changes_its_key_and_no_device_is_cut_off(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     make_app()
-    service = serve(OLD)
+    service = serve(start, OLD)
     juliet, romeo = service.register(), service.register(sender=ROMEO)
 
-    service = serve(OLD, NEW)
+    service = serve(start, OLD, NEW)
     assert service.register() == juliet
     assert is_device_served(service, juliet)
 
-    service = serve(NEW, OLD)  # apps start one after another, and make their servers enable the new client string
+    # Apps start one after another, and make their servers enable the new client string.
+    service = serve(start, NEW, OLD)
     assert is_device_served(service, juliet)
     assert is_device_served(service, romeo, sender="montague.example")
     new_juliet = service.register()
@@ -388,60 +355,48 @@ def test_the_server_changes_its_key_and_no_device_is_cut_off(serve: Start) -> No
     assert new_juliet.client != juliet.client
     assert is_device_served(service, new_juliet)
     assert is_device_served(service, juliet)  # her server does not have the new client string yet
+    assert dependents(capsys, "XMPP devices") == [
+        ["1", chat_key(NEW.pub33), "SERVER_PRIVATE_KEY"],
+        ["1", chat_key(OLD.pub33), "OTHER_SERVER_PRIVATE_KEYS"],
+    ]
+    serve(start, NEW)
+    assert [words[:2] for words in dependents(capsys, "XMPP devices")][1:] == [["1", "were"]]
+    service = serve(start, NEW, OLD)
     new_romeo = service.register(sender=ROMEO)
 
-    service = serve(NEW)  # every app has the new key
+    service = serve(start, NEW)  # every app has the new key
     assert is_device_served(service, new_juliet)
     assert is_device_served(service, new_romeo, sender="montague.example")
     assert error_of(service.receive(push2(juliet.client))) == ("cancel", "item-not-found")
 
 
-def test_the_app_of_a_canary_with_the_old_key_is_offered_to_nobody_and_removed(serve: Start) -> None:
+def test_the_app_of_a_canary_with_the_old_key_is_offered_to_nobody_and_removed(start: Start) -> None:
     make_app()
-    serve(OLD)
+    serve(start, OLD)
     traces.make_app()
-    serve(NEW, OLD).register()
+    serve(start, NEW, OLD).register()
     traces.remove_traces()
     assert [app.slug for app in App.objects.all()] == ["chat"]
 
 
-def test_a_device_of_the_old_key_counts_for_its_account_and_can_be_unregistered(serve: Start) -> None:
+def test_a_device_of_the_old_key_counts_for_its_account_and_can_be_unregistered(start: Start) -> None:
     make_app()
-    serve(OLD).register()
-    service = serve(NEW, OLD, rates=Rates(devices_per_user=1))
+    serve(start, OLD).register()
+    service = serve(start, NEW, OLD, rates=Rates(devices_per_user=1))
     fields = {"token": "ab" * 32, "device-id": "tablet"}
     assert error_of(service.command("register-push-apns", fields)) == ("wait", "resource-constraint")
     service.command("unregister-push-apns", {"device-id": "phone"})
     assert Device.objects.get().state == Device.State.UNREGISTERED
 
 
-def test_an_end_is_announced_by_the_client_string_that_the_app_was_given(serve: Start) -> None:
+def test_an_end_is_announced_by_the_client_string_that_the_app_was_given(start: Start) -> None:
     make_app()
-    service = serve(OLD)
+    service = serve(start, OLD)
     juliet = service.register()
     service.receive(push2(juliet.client))
-    serve(NEW, OLD)
+    serve(start, NEW, OLD)
     route = Route.objects.get()
     with transaction.atomic():
         disable_dead(route.pk, route.generation, route.address_digest, "dead", now=timezone.now())
     [announced] = write_ends(find_ended(), domain=SERVICE)
     assert disabled_client(parse(announced)) == juliet.client
-
-
-def test_the_operator_sees_how_many_devices_depend_on_each_key(
-    serve: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_app()
-    service = serve(OLD)
-    service.register()
-    service.register(sender=ROMEO)
-    serve(NEW, OLD).register()
-    call_command("server_keys")
-    own, other = [line.split() for line in capsys.readouterr().out.splitlines() if "XMPP devices" in line]
-    assert own == ["1", "XMPP", "devices", chat_key(NEW.pub33), "SERVER_PRIVATE_KEY"]
-    assert other == ["1", "XMPP", "devices", chat_key(OLD.pub33), "OTHER_SERVER_PRIVATE_KEYS"]
-
-    serve(NEW)
-    call_command("server_keys")
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.split()[:4] == ["1", "XMPP", "devices", "were"]

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,22 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from embedded.servers import installed
 from embedded.servers.ports import free_port
+from embedded.servers.postgres import EmbeddedPostgres
 from embedded.stack.plan import manage
-from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from tests.rig import server as processes
 from tests.rig.network import android, network_of, new_sender
-from tests.rig.postgres import UNSYNCED, Cluster
 from tests.rig.providers.certificates import serve_as
-from tests.rig.server import OF_FLOWS, NewFleet, wait_until
+from tests.rig.server import OF_FLOWS, NewFleet, manage_py, wait_until
 
 ALERTS = PROJECT / "docs/monitoring/alerts.yml"
 ALERTED = PROJECT / "docs/monitoring/alerts.test.yml"
@@ -49,12 +47,10 @@ def test_workers_do_on_debians_redis_what_they_do_on_valkey(
     """Beat sends tasks through it, the worker carries them out, and saves facts there."""
     program = shutil.which("redis-server") or ""
     require_or_skip(bool(program), "there is no Redis: `make test` as root installs it")
-    settings = (
-        f"port {(port := free_port())}\nbind 127.0.0.1\nrequirepass of-this-test\nappendonly yes\ndir {tmp_path}\n"
-    )
-    (file := tmp_path / "redis.conf").write_text(settings, encoding="ascii")
-    fleet = new_fleet("redis", REDIS_URL=(url := f"redis://:of-this-test@127.0.0.1:{port}/0"))
-    fleet.start(ProcessSpec(name="redis", command=[program, str(file)], stop_order=StopOrder.BROKER))
+    fleet = new_fleet("redis", REDIS_URL=(url := f"redis://:of-this-test@127.0.0.1:{(port := free_port())}/0"))
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--requirepass", "of-this-test", "--appendonly", "yes"]
+    command = [program, *options, "--dir", str(tmp_path)]
+    fleet.start(ProcessSpec(name="redis", command=command, stop_order=StopOrder.BROKER))
     try:
         with Redis.from_url(url, retry=Retry(ConstantBackoff(0.05), 200)) as client:
             assert client.info("server")["redis_version"].startswith("7.")
@@ -70,7 +66,7 @@ def test_workers_do_on_debians_redis_what_they_do_on_valkey(
 
 # Mail -----------------------------------------------------------------------------------------------------------------
 class Inbox:
-    """Mail that came, with whether its session was encrypted."""
+    """Mail that came: whether its session was encrypted, for whom it is, and its text."""
 
     def __init__(self) -> None:
         self.mail: list[tuple[bool, list[str], str]] = []
@@ -98,9 +94,8 @@ def _mail_server(**options: Any) -> Iterator[tuple[Inbox, int]]:
 
 def _mailed(port: int, **settings: str) -> str:
     """Send a mail as an operator does who tries the settings. Return the last line of the error, or an empty text."""
-    environment = os.environ | {"EMAIL_HOST": "localhost", "EMAIL_PORT": str(port), **settings}
-    command = [sys.executable, PROJECT / "manage.py", "sendtestemail", "ann@example.org"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    given = {"EMAIL_HOST": "localhost", "EMAIL_PORT": str(port), **settings}
+    ended = manage_py("sendtestemail", "ann@example.org", **given)
     return ended.stderr.strip().rpartition("\n")[2] if ended.returncode else ""
 
 
@@ -141,37 +136,30 @@ def test_every_alert_rule_fires_in_its_situation_and_none_when_all_is_well(
 REFUSED = "PostgreSQL refuses the password of DATABASE_URL"
 
 
-@pytest.fixture
-def cluster(guard: Guard, tmp_path: Path) -> Iterator[Cluster]:
-    """A PostgreSQL server that asks everybody but its superuser for a password."""
-    cluster = Cluster(installed.postgres(tmp_path / "postgres", UNSYNCED), guard)
-    cluster.start()
-    cluster.run("CREATE ROLE pushserver LOGIN PASSWORD 'old'", "CREATE DATABASE push OWNER pushserver")
-    rules = cluster.server.data_dir / "pg_hba.conf"
-    rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n", encoding="ascii")
-    cluster.run("SELECT pg_reload_conf()")
-    yield cluster
-    cluster.kill()
-
-
 def test_a_changed_database_password_ends_no_session_and_nothing_is_lost_until_the_restart(
-    cluster: Cluster, new_fleet: NewFleet
+    postgres: EmbeddedPostgres, new_database: Callable[[str], str], new_fleet: NewFleet
 ) -> None:
-    url = cluster.server.url("push")
-    fleet = new_fleet("password", DATABASE_URL=url.replace("postgres@", "pushserver:old@"), **OF_FLOWS)
+    """PostgreSQL asks everybody for a password who comes to this database but its superuser."""
+    url = new_database("password")
+    name = url.partition("?")[0].rpartition("/")[2]
+    rules = postgres.data_dir / "pg_hba.conf"
+    rules.write_text(f"local {name} postgres trust\nlocal {name} all scram-sha-256\n{rules.read_text()}")
+    superuser = psycopg.connect(url, autocommit=True)
+    superuser.execute(f"CREATE ROLE {name} LOGIN SUPERUSER PASSWORD 'old'")
+    superuser.execute("SELECT pg_reload_conf()")
+    fleet = new_fleet("password", DATABASE_URL=url.replace("postgres@", f"{name}:old@"), **OF_FLOWS)
+    new = {"DATABASE_URL": url.replace("postgres@", f"{name}:new@")}
     as_superuser = replace(fleet, environment=fleet.environment | {"DATABASE_URL": url})
-    new = {"DATABASE_URL": url.replace("postgres@", "pushserver:new@")}
     try:
-        fleet.run(processes.migrate())
         processes.start(fleet)
-        with closing(network_of(as_superuser)) as network:
+        with superuser, closing(network_of(as_superuser)) as network:
             sender, phone = new_sender(), network.phone(address := android())
             places = network.query(sender, phone)
-            cluster.run("ALTER ROLE pushserver PASSWORD 'new'")
+            superuser.execute(f"ALTER ROLE {name} PASSWORD 'new'")
             assert [report.success for report in network.notify(sender, places)] == [True]
-            cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'pushserver'")
-            for name in ("bridge", "batches"):
-                wait_until(lambda name=name: REFUSED in fleet.log(name), what=f"{name} names the reason")
+            superuser.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name])
+            for process in ("bridge", "batches"):
+                wait_until(lambda process=process: REFUSED in fleet.log(process), what=f"{process} names the reason")
             asked = sender.request(places, sender.one_to_one(), os.urandom(32), timestamp_ns=time.time_ns())
             [envelope] = network.publish(asked.message)
             fleet.stop(*processes.services())

@@ -9,8 +9,7 @@ from django.core.management import CommandError, get_commands, load_command_clas
 from django.urls import Resolver404, resolve
 
 from pushserver.config.page import readings
-from tests.recipes.blocks import ROOT
-from tests.recipes.stage import Call
+from tests.recipes.stage import ROOT, Call
 
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="utf-8"))
