@@ -2,21 +2,29 @@
 environment, secrets and folders of compose.yaml, beside PostgreSQL, Valkey, Prosody, a node and gorush.
 
 `make image-test` builds the images first; with IMAGES=server (CI) without that of the reports. All processes share one
-loopback, where containers would have addresses of their own: host names lead to it.
+loopback, where containers would have addresses of their own: host names lead to it. `make check-deploy` reads
+compose.yaml by the specification of Compose; this module knows the forms that it uses.
 """
 
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from coincurve import PrivateKey
+from redis import AuthenticationError, Redis
 
 from embedded.servers import prosody
 from embedded.servers.ports import free_port
@@ -24,8 +32,7 @@ from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.prosody import EmbeddedProsody
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
-from embedded.supervisor.processes import ProcessSpec, StopOrder
-from tests.image.composed import Composed, read_compose
+from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from tests.rig import server as processes
 from tests.rig.network import Network, android, iphone, new_sender
 from tests.rig.peers import ask
@@ -57,6 +64,88 @@ FORBIDDEN = {"gcc", "cc", "g++", "make", "uv", "git"}
 DATABASE = "postgresql://pushserver@127.0.0.1:5432/pushserver"
 WEB = "http://127.0.0.1:8000"
 MIB = 2**20
+ENTER = Path(__file__).with_name("enter.sh")
+VARIABLE = re.compile(r"\$\{(\w+):-([^{}]*)\}")
+# Docker's default options for a tmpfs.
+TMPFS = "noexec,nosuid,nodev,mode=1777"
+
+
+def output_of(*command: str, cwd: Path = PROJECT, env: Mapping[str, str] = os.environ) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def read_compose(**dot_env: str) -> dict[str, Any]:
+    """Return the services, as with a .env of these variables."""
+    text = (PROJECT / "compose.yaml").read_text(encoding="utf-8")
+    services = dict(yaml.safe_load(VARIABLE.sub(lambda found: dot_env.get(found[1]) or found[2], text))["services"])
+    for service in services.values():
+        if "env_file" in service:
+            service["environment"] = dot_env | service["environment"]
+    return services
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that Buildah has built, with its files in ``root``."""
+
+    name: str
+
+    @cached_property
+    def container(self) -> str:
+        return output_of("buildah", "from", "--pull-never", f"localhost/{self.name}").strip()
+
+    @cached_property
+    def root(self) -> Path:
+        return Path(output_of("buildah", "mount", self.container).strip())
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return dict(json.loads(output_of("buildah", "inspect", self.container))["OCIv1"]["config"])
+
+    def close(self) -> None:
+        output_of("buildah", "rm", self.container)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A host with the services. ``folder`` holds the files of the operator and of Docker: secrets, hosts, volumes."""
+
+    services: Mapping[str, Any]
+    folder: Path
+    images: dict[str, Image] = field(default_factory=dict)
+
+    def image(self, service: str) -> Image:
+        name = self.services[service]["image"]
+        return self.images.setdefault(name, Image(name))
+
+    def spec(self, service: str, command: str = "", **environment: str) -> ProcessSpec:
+        """Return the process of a service, or of another command in its container, as `docker compose exec` runs it."""
+        image, settings = self.image(service), self.services[service]
+        words = shlex.split(command or settings.get("command") or "") or image.config["Cmd"]
+        variables = [*image.config["Env"], "HOME=/home/pushserver", f"HOSTNAME={service}"]
+        variables += [f"{name}={value}" for name, value in {**settings["environment"], **environment}.items()]
+        [mounted] = settings["tmpfs"]
+        tmpfs = f"{TMPFS},{mounted.partition(':')[2]}".rstrip(",")
+        paths = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs]
+        inside = [image.config["User"], image.config["WorkingDir"], " ".join(self._volumes(service))]
+        enter = ["unshare", "--mount", str(ENTER), *paths, *inside]
+        return ProcessSpec(
+            name=service, command=[*enter, "--ignore-environment", *variables, *words], stop_order=StopOrder.WORKER
+        )
+
+    def _volumes(self, service: str) -> list[str]:
+        """Make a folder for each volume of the image, with the name from compose.yaml and the owner from the image."""
+        image = self.image(service)
+        named = {path: name for name, _, path in (v.partition(":") for v in self.services[service].get("volumes", []))}
+        made = {}
+        for path in image.config["Volumes"]:
+            owner = (image.root / path.lstrip("/")).stat()
+            made[path] = self.folder / named.get(path, f"{service}-{Path(path).name}")
+            made[path].mkdir(mode=0o700, exist_ok=True)
+            os.chown(made[path], owner.st_uid, owner.st_gid)
+        return [f"{folder}:{path}" for path, folder in made.items()]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +162,14 @@ def fleet(
     node, gorush = free_port(), free_port()
     peers = {"WAKU_NODES": f"http://nwaku:{node}", "GORUSH_URL": f"http://gorush:{gorush}"}
     fleet = Fleet(tmp_path_factory.mktemp("image"), peers, guard)
-    _write_files(fleet.folder)
+    (fleet.folder / "secrets").mkdir()
+    for name, value in SECRETS.items():
+        file = fleet.folder / "secrets" / name
+        file.write_text(value + "\n", encoding="ascii")
+        file.chmod(0o600)
+        os.chown(file, OWNER, OWNER)
+    names = "localhost postgres valkey gorush nwaku prosody " + " ".join(PROCESSES)  # as Docker gives them
+    (fleet.folder / "hosts").write_text(f"127.0.0.1 {names}\n", encoding="ascii")
     store = Path(mkdtemp(prefix="pushserver-image-"))  # its account may not enter pytest's folders
     database = EmbeddedPostgres(store / "postgres", {"listen_addresses": "127.0.0.1", "port": "5432"})
     shell, option, command = read_compose()["valkey"]["command"]
@@ -88,6 +184,11 @@ def fleet(
     with psycopg.connect(database.url("postgres"), autocommit=True) as connection:
         connection.execute("CREATE ROLE pushserver LOGIN")
         connection.execute("ALTER DATABASE pushserver OWNER TO pushserver")
+    assert "of-this-test" not in Path(f"/proc/{fleet.running['broker'].pid}/cmdline").read_text(encoding="ascii")
+    with Redis(password="of-this-test") as insider, Redis() as outsider:
+        assert insider.config_get("appendonly") == {"appendonly": "yes"}
+        with pytest.raises(AuthenticationError):
+            outsider.ping()
     yield fleet
     fleet.kill(*reversed(fleet.running))
     shutil.rmtree(store)
@@ -108,35 +209,17 @@ def host(fleet: Fleet) -> Iterator[Composed]:
         image.close()
 
 
-def _write_files(folder: Path) -> None:
-    """Write the secrets that compose.yaml requires of the operator, and the host names that Docker gives."""
-    (folder / "secrets").mkdir()
-    for name, value in SECRETS.items():
-        file = folder / "secrets" / name
-        file.write_text(value + "\n", encoding="ascii")
-        file.chmod(0o600)
-        os.chown(file, OWNER, OWNER)
-    names = "localhost postgres valkey gorush nwaku prosody " + " ".join(PROCESSES)
-    (folder / "hosts").write_text(f"127.0.0.1 {names}\n", encoding="ascii")
-
-
-def readiness() -> dict[str, Any]:
-    return dict(ask(WEB, "GET", "/readyz").body)
-
-
 def executed(fleet: Fleet, host: Composed, service: str, command: str) -> str:
     """Return the output of `docker compose exec SERVICE COMMAND`, and check that it succeeded."""
-    spec = host.spec(service, command, METRICS_PORT="0")
-    environment = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(spec.command, env=environment, cwd=fleet.folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    command_line = host.spec(service, command, METRICS_PORT="0").command
+    return output_of(*command_line, cwd=fleet.folder, env={"PATH": os.environ["PATH"]})
 
 
 @pytest.mark.usefixtures("host")
 def test_everything_is_ready_and_each_process_serves_its_metrics() -> None:
-    wait_until(lambda: readiness()["status"] == "ready", what="ready")
-    assert {found["id"].partition("-")[0] for found in readiness()["indicators"]} == INDICATORS
+    wait_until(lambda: ask(WEB, "GET", "/readyz").body["status"] == "ready", what="ready")
+    found = ask(WEB, "GET", "/readyz").body["indicators"]
+    assert {indicator["id"].partition("-")[0] for indicator in found} == INDICATORS
     for name in set(PROCESSES) - {"web"}:
         assert ask(f"http://127.0.0.1:{METRICS_PORTS[name]}", "GET", "/metrics").status == 200, name
     token = {"Authorization": f"Bearer {SECRETS['metrics_token']}", "Host": "web:8000"}
