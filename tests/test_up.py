@@ -12,30 +12,23 @@ from signal import SIGKILL, SIGTERM, SIGUSR1
 import httpx
 import psycopg
 import pytest
-from django.conf import settings
 
 from embedded.servers.ports import free_port
-from tests.rig.server import Up
+from tests.rig.server import Up, log_in, wait_until
 
 # The guard is a child process, too.
 PARTS_THAT_STAY = ("guard", "postgres", "valkey", "node", "gorush")
 
 
 @pytest.fixture
-def home(tmp_path):
-    """A folder that only its owner may enter, like root's home, with an awkward name."""
-    folder = tmp_path / "Träger & 'Söhne' 100 %"
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-@pytest.fixture
-def start(home):
+def start(tmp_path):
+    """Start in a folder that only its owner may enter, like root's home, with an awkward name."""
+    home = tmp_path / "Träger & 'Söhne' 100 %"
+    home.mkdir(mode=0o700)
     lives = []
-    port, metrics_port = free_port(), free_port()
+    port, own = free_port(), {"METRICS_PORT": str(free_port())}
 
     def start_up():
-        own = {"METRICS_PORT": str(metrics_port)}
         lives.append(Up(home / "data", port, home / f"log{len(lives)}", environment=own))
         return lives[-1]
 
@@ -45,27 +38,34 @@ def start(home):
             life.ends(SIGKILL)
 
 
-def test_up_starts_survives_and_stops(start, home):
+def test_up_starts_survives_and_stops(start):
     first = start()
     assert probed_until_ready(first) == {"not ready"}
-    assert_everything_answers(first)
+    embedded = settings_of(first)
+    for url in (f"{first.url}/readyz", f"{embedded['WAKU_NODES']}/health", f"{embedded['GORUSH_URL']}/healthz"):
+        assert httpx.get(url).status_code == 200
+    assert re.search(r"Server public key: 0[23][0-9a-f]{64}\n", first.output())
+    assert re.search(r"Server chat key: 0x04[0-9a-f]{128}\n", first.output())
     assert_no_part_logs_an_error(first)
     password = first.shows(r"Console user: admin, password: (\S+) \(shown only now").group(1)
     assert_a_second_one_is_refused(first)
-    assert_other_commands_find_the_servers(first)
+    shown = first.manage("shell", "-v0", "-c", "from django.contrib.auth.models import User; print(User.objects.get())")
+    assert shown.stdout.strip() == "admin"
     assert first.ends(SIGKILL) == -SIGKILL
 
     second = start()
     second.shows("Ready. Console: ")
     assert "password" not in second.output()
-    assert_the_password_stands_nowhere(password, home / "data")
-    assert_the_admin_can_log_in(second, password)
+    files = [file for file in data_of(first).rglob("*") if file.is_file()]
+    assert [file for file in files if password.encode() in file.read_bytes()] == []
+    with httpx.Client(base_url=second.url) as browser:
+        log_in(browser, "admin", password)
     assert "Traceback" not in first.output() + second.output()
     assert_no_part_logs_an_error(second)
     assert_a_killed_database_comes_back(second)
     assert_all_processes_are_replaced(second)
     assert second.ends(SIGTERM) == 0
-    assert not (home / "data" / "embedded.json").exists()
+    assert not (data_of(second) / "embedded.json").exists()
 
 
 def probed_until_ready(up):
@@ -87,68 +87,27 @@ def assert_no_part_logs_an_error(up):
     assert [line for line in up.output().splitlines() if is_error(line)] == []
 
 
-def assert_everything_answers(up):
-    embedded = settings_of(up)
-    for url in (f"{up.url}/readyz", f"{embedded['WAKU_NODES']}/health", f"{embedded['GORUSH_URL']}/healthz"):
-        assert httpx.get(url).status_code == 200
-    assert re.search(r"Server public key: 0[23][0-9a-f]{64}\n", up.output())
-    assert re.search(r"Server chat key: 0x04[0-9a-f]{128}\n", up.output())
+def data_of(up):
+    return up.log.parent / "data"
 
 
 def settings_of(up):
-    file = settings.BASE_DIR / up.environment["DATA_DIR"] / "embedded.json"
+    file = data_of(up) / "embedded.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     return json.loads(file.read_text())
 
 
 def assert_a_second_one_is_refused(up):
     refused = up.manage("up")
-    assert refused.returncode == 1
-    assert refused.stderr.strip().splitlines() == [
-        f"manage.py up: already running on {up.environment['DATA_DIR']} (process {up.process.pid})."
-    ]
+    assert (refused.returncode, refused.stderr.strip()) == (
+        1,
+        f"manage.py up: already running on {data_of(up)} (process {up.process.pid}).",
+    )
     up.environment["DATA_DIR"] += "-2"
     refused = up.manage("up")
-    up.environment["DATA_DIR"] = up.environment["DATA_DIR"].removesuffix("-2")
+    up.environment["DATA_DIR"] = str(data_of(up))
     assert refused.returncode == 1
-    assert refused.stderr.strip().endswith("is in use: set PORT to another one.")
-    assert f"port {up.environment['PORT']}" in refused.stderr
-
-
-def assert_other_commands_find_the_servers(up):
-    shown = up.manage("shell", "-v0", "-c", "from django.contrib.auth.models import User; print(User.objects.get())")
-    assert shown.stdout.strip() == "admin"
-
-
-def assert_the_password_stands_nowhere(password, data_dir):
-    for file in data_dir.rglob("*"):
-        if file.is_file():
-            assert password.encode() not in file.read_bytes(), file
-
-
-def assert_the_admin_can_log_in(up, password):
-    with httpx.Client(base_url=up.url, follow_redirects=True) as browser:
-        page = browser.get("/admin/login/")
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text).group(1)
-        form = {"username": "admin", "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
-        assert "/admin/logout/" in browser.post("/admin/login/", data=form).text
-
-
-def assert_all_processes_are_replaced(up):
-    """All processes of the server are replaced, while the embedded servers stay."""
-    before = {process.pid: process.name() for process in up.process.children()}
-    up.process.send_signal(SIGUSR1)
-    up.shows("Replaced.")
-    kept = {before[process.pid] for process in up.process.children() if process.pid in before}
-    new = [process for process in up.process.children() if process.pid not in before]
-    assert {"postgres", "valkey-server"} <= kept
-    assert sorted(before.values()).count("postgres") == 1
-    assert len(new) == len(before) - len(PARTS_THAT_STAY)
-    assert "Not replaced" not in up.output()
-    assert httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200
-    # The old bridge holds the port until it ends, after the new one has started its work.
-    assert "pushserver_" in httpx.get(f"http://127.0.0.1:{up.environment['METRICS_PORT']}/metrics").text
-    assert "metrics_port_not_opened" not in up.output()
+    assert re.search(f"port {up.environment['PORT']} .* is in use: set PORT to another one.$", refused.stderr.strip())
 
 
 def assert_a_killed_database_comes_back(up):
@@ -157,8 +116,21 @@ def assert_a_killed_database_comes_back(up):
     postgres.kill()
     up.shows("(?s)postgres was ended by SIGKILL, starting it again.*database system is ready to accept")
     psycopg.connect(url).close()
-    deadline = time.monotonic() + 60
-    while httpx.get(f"{up.url}/readyz", timeout=30).status_code != 200:
-        assert time.monotonic() < deadline, up.output()
-        time.sleep(0.2)
+    wait_until(lambda: httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200, what="ready again")
     assert settings_of(up)["DATABASE_URL"] == url
+
+
+def assert_all_processes_are_replaced(up):
+    """All processes of the server are replaced, while the embedded servers stay."""
+    before = {process.pid: process.name() for process in up.process.children()}
+    up.process.send_signal(SIGUSR1)
+    up.shows("Replaced.")
+    after = {process.pid: process.name() for process in up.process.children()}
+    assert {"postgres", "valkey-server"} <= {before[pid] for pid in before.keys() & after.keys()}
+    assert sorted(before.values()).count("postgres") == 1
+    assert len(after.keys() - before.keys()) == len(before) - len(PARTS_THAT_STAY)
+    assert "Not replaced" not in up.output()
+    assert httpx.get(f"{up.url}/readyz", timeout=30).status_code == 200
+    # The old bridge holds the port until it ends, after the new one has started its work.
+    assert "pushserver_" in httpx.get(f"http://127.0.0.1:{up.environment['METRICS_PORT']}/metrics").text
+    assert "metrics_port_not_opened" not in up.output()
