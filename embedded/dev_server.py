@@ -16,14 +16,9 @@ import orjson
 import structlog
 from aiohttp import web
 
-ALWAYS = -1
 STOP_SECONDS = 1.0
 
 log = structlog.get_logger()
-
-
-class InvalidFaultError(ValueError):
-    """A name that is no fault, or a value that it does not take."""
 
 
 @dataclass(slots=True)
@@ -33,22 +28,22 @@ class Switches:
     def strikes(self, name: str) -> bool:
         """Return whether this switch acts now, and count the strike."""
         left: int = getattr(self, name)
-        if left > 0:
+        if left and left is not True:
             setattr(self, name, left - 1)
         return bool(left)
 
     def update(self, values: Mapping[str, object]) -> None:
-        """Set the named faults and leave the others. Raises InvalidFaultError before anything changed."""
+        """Set the named faults and leave the others. Raises ValueError before anything changed."""
         defaults = {field.name: field.default for field in fields(self)}
         for name, value in values.items():
             is_switch = isinstance(default := defaults.get(name), bool) and isinstance(value, int) and value >= 0
             if name not in defaults or not (is_switch or type(value) is type(default)):
-                raise InvalidFaultError(f"not a fault, or not a value of it: {name[:40]}")
+                raise ValueError(f"not a fault, or not a value of it: {name[:40]}")
         for name, value in values.items():
-            setattr(self, name, ALWAYS if value is True else value)
+            setattr(self, name, value)
 
     def as_dict(self) -> dict[str, object]:
-        return {name: True if value == ALWAYS else value for name, value in asdict(self).items()}
+        return asdict(self)
 
     def clear(self) -> None:
         self.update(asdict(type(self)()))
@@ -84,8 +79,7 @@ def cut(request: web.Request) -> web.Response:
 
 def new_parser(module: str, description: str, port: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument("--host", default="127.0.0.1", help="no authentication: keep it on loopback")
-    parser.add_argument("--port", type=int, default=port)
+    parser.add_argument("--port", type=int, default=port, help="on loopback, because there is no authentication")
     parser.add_argument("--data", type=Path, help="SQLite file (default: in memory)")
     return parser
 
@@ -95,14 +89,14 @@ def run(name: str, make_app: Callable[[], web.Application], arguments: argparse.
     try:
         if arguments.data:
             arguments.data.parent.mkdir(parents=True, exist_ok=True)
-        listener = socket.create_server((arguments.host, arguments.port))
+        listener = socket.create_server(("127.0.0.1", arguments.port))
         app = make_app()
     except (OSError, sqlite3.Error) as exc:
         # One line is enough for an operator here. A stack trace is not shown.
-        log.error("dev_server_cannot_start", server=name, host=arguments.host, port=arguments.port, reason=str(exc))  # noqa: TRY400
+        log.error("dev_server_cannot_start", server=name, port=arguments.port, reason=str(exc))  # noqa: TRY400
         return 1
-    host, port = listener.getsockname()[:2]
-    log.info("dev_server_started", server=name, url=f"http://{host}:{port}", data=str(arguments.data or "memory"))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    log.info("dev_server_started", server=name, url=url, data=str(arguments.data or "memory"))
     web.run_app(app, sock=listener, print=None, access_log=None, shutdown_timeout=STOP_SECONDS)
     log.info("dev_server_stopped", server=name)
     return 0

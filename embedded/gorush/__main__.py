@@ -3,16 +3,10 @@
 import sys
 
 from embedded.dev_server import new_parser, run
-from embedded.gorush.server import Settings, create_app
+from embedded.gorush.server import create_app
 
-
-def main() -> int:
+if __name__ == "__main__":
     parser = new_parser("embedded.gorush", "Development gorush", 8088)
     parser.add_argument("--hide-token", action="store_true", help="mask device tokens in answers, gorush's default")
     arguments = parser.parse_args()
-    settings = Settings(data=arguments.data, hide_token=arguments.hide_token)
-    return run("gorush", lambda: create_app(settings), arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("gorush", lambda: create_app(arguments.data, hide_token=arguments.hide_token), arguments))

@@ -3,10 +3,6 @@
 A push is delivered, unless its token begins with one of these:
 
 <refusal>-…        is refused, with the error of that name (`Refusal`), in small letters
-hang-…             is not sent, and the request never answered: gorush's queue is full
-500-…              is not sent, and the request answered 500 with an empty body
-garbage-…          is not sent, and the request answered 200 with something that is not JSON: a proxy's page
-cut-…              is delivered, and the connection cut without an answer: the result is unknown
 flaky<N>-…         is refused like busy N times per notification (token and collapse id), then delivered
 slow<ms>-REST      takes that long, then goes like the token REST
 
@@ -16,7 +12,7 @@ Tokens of Apple are hex. The fate may be written in hex too, so that servers acc
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum, auto
+from enum import Enum, IntEnum
 from urllib.parse import quote
 
 APPLE_URL = "https://api.sandbox.push.apple.com/3/device/"
@@ -32,15 +28,6 @@ class Platform(IntEnum):
 
     IOS = 1
     ANDROID = 2
-
-
-class Answer(Enum):
-    """The answer to the HTTP request."""
-
-    RESULT = auto()
-    GARBAGE = auto()
-    CUT = auto()
-    HANG = auto()
 
 
 class Refusal(Enum):
@@ -87,74 +74,46 @@ class Refusal(Enum):
         ios, android = self.value
         return (ios if platform is Platform.IOS else android).strip().replace("{token}", quote(token, safe=SHOWN))
 
-    def sends(self, platform: Platform) -> int:
-        """Return how often gorush sends one push. The Firebase SDK repeats such failures, without a setting for it."""
-        return FIREBASE_SENDS if platform is Platform.ANDROID and self in REPEATED_BY_FIREBASE else 1
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one push.
+    """The outcome of one push, which reaches Apple or Google ``sends`` times. ``error`` is their refusal.
 
-    `is_sent`: it reaches Apple or Google, `sends` times. `error`: their answer (empty: accepted). `status`: that of
-    the answer, which is empty unless it is 200.
+    The Firebase SDK repeats some failures, without a setting for it.
     """
 
     error: str = ""
     refusal: Refusal | None = None
     sends: int = 1
-    is_sent: bool = True
-    answer: Answer = Answer.RESULT
-    status: int = 200
     delay_ms: int = 0
 
     @property
     def upstream_error(self) -> str:
         """Return the answer of Apple or Google. A push whose answer got lost was accepted."""
-        return "" if self.refusal in ANSWER_LOST else self.error
+        return "" if self.refusal in (Refusal.LOST, Refusal.RESET) else self.error
 
 
-DELIVERED = Outcome()
 REPEATED_BY_FIREBASE = (Refusal.OUTAGE, Refusal.LOST, Refusal.RESET)
-ANSWER_LOST = (Refusal.LOST, Refusal.RESET)
 REFUSALS: Mapping[str, Refusal] = {f"{refusal.name.lower()}-": refusal for refusal in Refusal}
-ANSWERS: Mapping[str, Outcome] = {
-    "hang-": Outcome(is_sent=False, answer=Answer.HANG),
-    "500-": Outcome(is_sent=False, status=500),
-    "garbage-": Outcome(is_sent=False, answer=Answer.GARBAGE),
-    "cut-": Outcome(answer=Answer.CUT),
-}
 FLAKY = re.compile(r"flaky(\d{1,3})-")
 SLOW = re.compile(r"slow(\d{1,6})-")
-PREFIX = re.compile(r"[a-z0-9]+-")
 # `[a-z0-9]+-` once or several times, in hex.
 HEX_PREFIX = re.compile(r"((?:(?:3[0-9]|6[1-9a-f]|7[0-9a])+2d)+)[0-9a-f]{64}")
 
 
 def decide(token: str, platform: Platform, earlier_tries: int) -> Outcome:
     """Decide the outcome of one push. `earlier_tries` counts the pushes of the same notification to this token."""
-    return _decide(fate_of(token), token, platform, earlier_tries)
-
-
-def fate_of(token: str) -> str:
-    """Return the text whose prefix decides the outcome of a push: the token, or the text before it in hex."""
-    match = HEX_PREFIX.fullmatch(token)
-    return bytes.fromhex(match[1]).decode() if match else token
-
-
-def _decide(fate: str, token: str, platform: Platform, earlier_tries: int) -> Outcome:
-    if slow := SLOW.match(fate):
-        rest = _decide(fate[slow.end() :], token, platform, earlier_tries)
-        return replace(rest, delay_ms=rest.delay_ms + int(slow[1]))
-    if flaky := FLAKY.match(fate):
-        is_refused = earlier_tries < int(flaky[1])
-        return refuse(Refusal.BUSY, platform, token) if is_refused else DELIVERED
-    match = PREFIX.match(fate)
-    prefix = match[0] if match else ""
-    if prefix in REFUSALS:
-        return refuse(REFUSALS[prefix], platform, token)
-    return ANSWERS.get(prefix, DELIVERED)
+    in_hex, delay_ms = HEX_PREFIX.fullmatch(token), 0
+    fate = bytes.fromhex(in_hex[1]).decode() if in_hex else token
+    while slow := SLOW.match(fate):
+        fate, delay_ms = fate[slow.end() :], delay_ms + int(slow[1])
+    prefix = fate[: fate.find("-") + 1]
+    if flaky := FLAKY.fullmatch(prefix):
+        prefix = "busy-" if earlier_tries < int(flaky[1]) else ""
+    refusal = REFUSALS.get(prefix)
+    return replace(refuse(refusal, platform, token) if refusal else Outcome(), delay_ms=delay_ms)
 
 
 def refuse(refusal: Refusal, platform: Platform, token: str) -> Outcome:
-    return Outcome(error=refusal.text(platform, token), refusal=refusal, sends=refusal.sends(platform))
+    is_repeated = platform is Platform.ANDROID and refusal in REPEATED_BY_FIREBASE
+    return Outcome(refusal.text(platform, token), refusal, FIREBASE_SENDS if is_repeated else 1)

@@ -26,7 +26,7 @@ ANDROID_TYPES: Mapping[str, type] = {**dict.fromkeys(("collapse_key", "priority"
 
 
 class BadRequestError(ValueError):
-    """A request that is refused with 400. The text is its `message`."""
+    """A request that is refused with 400, and this text as its `message`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +72,22 @@ def read_push(body: bytes) -> Notification:
     """Return the notification of a request. Raises BadRequestError, with gorush's own text where it has one."""
     try:
         listed = _checked(orjson.loads(body), {"notifications": list})["notifications"]
-        notifications = [notification for fields in listed for notification in _of_each_token(fields)]
+        for fields in listed:
+            _checked(_checked(fields, FIELD_TYPES).get("android") or {}, ANDROID_TYPES)
+        tokens = [token for fields in listed for token in fields.get("tokens") or []]
+        if not all(isinstance(token, str) for token in tokens):
+            raise TypeError("tokens")  # noqa: TRY301 - as any other wrong type
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise BadRequestError("Missing notifications field.") from exc
     if not listed:
         raise BadRequestError("Notifications field is empty.")
-    if len(notifications) != 1 or not _is_of_our_shape(notifications[0]):
-        raise BadRequestError("The development gorush takes one notification to one token.")
-    return notifications[0]
-
-
-def _of_each_token(fields: Mapping[str, Any]) -> list[Notification]:
-    _checked(_checked(fields, FIELD_TYPES).get("android") or {}, ANDROID_TYPES)
-    tokens, number = fields.get("tokens") or [], fields.get("platform")
-    if not all(isinstance(token, str) for token in tokens):
-        raise TypeError("tokens")
-    platform = Platform(number) if number in set(Platform) else None
-    return [Notification(fields, token, platform) for token in tokens]
-
-
-def _is_of_our_shape(each: Notification) -> bool:
-    """Return whether it has nothing for Firebase that gorush would drop or send to others, too."""
+    number = listed[0].get("platform")
+    each = Notification(listed[0], "".join(tokens), Platform(number) if number in set(Platform) else None)
+    # gorush would drop the rest for Firebase, or send it to others, too.
     is_sound = each.token and each.text("priority") in ("", "normal", "high") and not each.text("topic")
-    return bool(is_sound) or each.platform is not Platform.ANDROID
+    if len(listed) != 1 or len(tokens) != 1 or (each.platform is Platform.ANDROID and not is_sound):
+        raise BadRequestError("The development gorush takes one notification to one token.")
+    return each
 
 
 def _checked(fields: Mapping[str, Any], types: Mapping[str, type]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -16,37 +16,21 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from embedded.dev_server import Switches, add_faults, cut, json_reply
-from embedded.gorush.outcomes import Answer, Outcome, Platform, Refusal, decide, fate_of, refuse
+from embedded.gorush.outcomes import Outcome, Platform, Refusal, decide, refuse
 from embedded.gorush.request import BadRequestError, Notification, read_push
 from notifications.gateways.gorush.answers.masking import mask
 
 VERSION = "v1.22.0-devserver"
 MAX_COLLAPSE_ID_BYTES = 64
-HANG_CHECK_SECONDS = 0.5
 PAGE = 10_000
 # The settings that the config check reads, by gorush's names.
-CONFIG = """core:
-  address: 127.0.0.1
-  worker_num: 256
-  queue_num: 8192
-  max_notification: 100
-  sync: true
-  feedback_hook_url: ""
-android:
-  enabled: true
-  key_path: "[REDACTED]"
-  max_retry: 0
-ios:
-  enabled: true
-  key_path: "[REDACTED]"
-  max_concurrent_pushes: 256
-  max_retry: 0
-queue:
-  engine: local
-log:
-  hide_token: {hide_token}
-grpc:
-  enabled: false
+CONFIG = """core: {{address: 127.0.0.1, worker_num: 256, queue_num: 8192, max_notification: 100, sync: true,
+  feedback_hook_url: ""}}
+android: {{enabled: true, key_path: "[REDACTED]", max_retry: 0}}
+ios: {{enabled: true, key_path: "[REDACTED]", max_concurrent_pushes: 256, max_retry: 0}}
+queue: {{engine: local}}
+log: {{hide_token: {hide_token}}}
+grpc: {{enabled: false}}
 """
 # `body` has what `/dev/pushes` shows of a push.
 SCHEMA = """
@@ -56,14 +40,6 @@ CREATE TABLE IF NOT EXISTS received (id INTEGER PRIMARY KEY AUTOINCREMENT, token
     collapse_id TEXT NOT NULL, error TEXT NOT NULL, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS received_token ON received (token, collapse_id, error);
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings: `data` is the SQLite file of the recorded pushes. `hide_token` is gorush's own switch."""
-
-    data: Path | None = None
-    hide_token: bool = False
 
 
 @dataclass(slots=True)
@@ -79,46 +55,39 @@ class Faults(Switches):
 class Gateway:
     """The record of pushes, the counters of `/api/stat/app`, and the way to the imitated Apple and Google."""
 
-    def __init__(self, settings: Settings) -> None:
-        if settings.data:
-            settings.data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
-            settings.data.chmod(0o600)
-        self.settings = settings
+    def __init__(self, data: Path | None, *, hide_token: bool) -> None:
+        if data:
+            data.touch(mode=0o600)  # it contains device tokens; the files beside it get the same mode
+            data.chmod(0o600)
+        self.hide_token = hide_token
         self.faults = Faults()
         self.counters: Counter[str] = Counter()
-        self.record = sqlite3.connect(settings.data or ":memory:", isolation_level=None)
+        self.record = sqlite3.connect(data or ":memory:", isolation_level=None)
         self.record.executescript(SCHEMA)
 
-    async def send(self, notification: Notification) -> Outcome:
-        """Return the outcome of a notification once it is settled, as gorush does in sync mode."""
-        outcome, is_enabled = self._outcome(notification), notification.platform is not None
-        self.counters += Counter(total_count=notification.count, submitted_tasks=is_enabled)
-        await asyncio.sleep(outcome.delay_ms / 1000)
-        if outcome.is_sent and notification.platform:
-            self._receive(notification, notification.platform.name.lower(), outcome)
-        self.counters["success_tasks"] += is_enabled
-        return outcome
+    async def send(self, notification: Notification) -> str:
+        """Return the error of a notification, or nothing, once it is settled, as gorush does in sync mode."""
+        platform = notification.platform
+        self.counters += Counter(total_count=notification.count, submitted_tasks=platform is not None)
+        if not platform:
+            return ""
+        outcome = self._outcome(notification, platform)
+        await asyncio.sleep((outcome.delay_ms + self.faults.delay_ms) / 1000)
+        self._receive(notification, platform.name.lower(), outcome)
+        self.counters["success_tasks"] += 1
+        return outcome.error
 
-    def _outcome(self, notification: Notification) -> Outcome:
-        """Decide by the faults, and then by the token, after the checks that gorush, Apple and Google make before."""
-        token, platform = notification.token, notification.platform
-        if self.faults.status or not platform:
-            return Outcome(is_sent=False, status=self.faults.status or 200)
+    def _outcome(self, notification: Notification, platform: Platform) -> Outcome:
+        """Decide by the faults, and then by the token, after the checks that Apple and Google make before."""
+        token, collapse_id = notification.token, notification.collapse_id
         if self.faults.strikes("refuses_keys"):
-            outcome = refuse(Refusal.CONFIG, platform, token)
-        elif platform is Platform.IOS and (reason := _refusal_of_apple(notification)):
-            outcome = Outcome(error=reason)
-        elif notification.is_too_large:
-            outcome = refuse(Refusal.BIG, platform, token)
-        else:
-            outcome = decide(token, platform, self._tries(token, notification.collapse_id))
-        return replace(outcome, delay_ms=outcome.delay_ms + self.faults.delay_ms)
-
-    def _tries(self, *address: str) -> int:
-        if "flaky" not in fate_of(address[0]):
-            return 0
-        counted = self.record.execute("SELECT count(*) FROM received WHERE (token, collapse_id) = (?, ?)", address)
-        return int(counted.fetchone()[0])
+            return refuse(Refusal.CONFIG, platform, token)
+        if platform is Platform.IOS and (reason := _refusal_of_apple(notification)):
+            return Outcome(reason)
+        if notification.is_too_large:
+            return refuse(Refusal.BIG, platform, token)
+        counted = "SELECT count(*) FROM received WHERE (token, collapse_id) = (?, ?)"
+        return decide(token, platform, self.record.execute(counted, (token, collapse_id)).fetchone()[0])
 
     def _receive(self, notification: Notification, platform: str, outcome: Outcome) -> None:
         shown = {
@@ -149,9 +118,10 @@ GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)
 routes = web.RouteTableDef()
 
 
-def create_app(settings: Settings) -> web.Application:
+def create_app(data: Path | None = None, *, hide_token: bool = False) -> web.Application:
+    """Return the application. ``data`` is the file of the recorded pushes, and ``hide_token`` gorush's own switch."""
     app = web.Application(middlewares=[fail_when_down])
-    app[GATEWAY] = gateway = Gateway(settings)
+    app[GATEWAY] = gateway = Gateway(data, hide_token=hide_token)
     add_faults(app, gateway.faults)
     app.add_routes(routes)
     app.router.add_route("*", "/{path:.*}", refuse_unknown)
@@ -177,20 +147,14 @@ async def push(request: web.Request) -> web.Response:
         notification = read_push(await request.read())
     except BadRequestError as exc:
         return json_reply({"code": 400, "message": str(exc)}, 400, "utf-8")
-    outcome = await gateway.send(notification)
-    if outcome.answer is Answer.GARBAGE:
-        return web.Response(text="<html><body>It works!</body></html>", content_type="text/html")
-    if outcome.answer is Answer.HANG:
-        await _caller_gone(request)
-    if outcome.answer is not Answer.RESULT:
-        return cut(request)
-    if outcome.status != web.HTTPOk.status_code:
-        return web.Response(status=outcome.status)
-    logs = [_failure(notification, outcome, hide_token=gateway.settings.hide_token)] if outcome.error else []
+    if status := gateway.faults.status:
+        return web.Response(status=status)
+    error = await gateway.send(notification)
+    logs = [_failure(notification, error, hide_token=gateway.hide_token)] if error else []
     return json_reply({"counts": notification.count, "logs": logs, "success": "ok"}, charset="utf-8")
 
 
-def _failure(notification: Notification, outcome: Outcome, *, hide_token: bool) -> dict[str, str]:
+def _failure(notification: Notification, error: str, *, hide_token: bool) -> dict[str, str]:
     notif_id = notification.text("notif_id")
     return {
         **({"notif_id": notif_id} if notif_id else {}),
@@ -198,14 +162,8 @@ def _failure(notification: Notification, outcome: Outcome, *, hide_token: bool) 
         "platform": notification.platform.name.lower() if notification.platform else "",
         "token": mask(notification.token) if hide_token else notification.token,
         "message": notification.text("message"),
-        "error": outcome.error,
+        "error": error,
     }
-
-
-async def _caller_gone(request: web.Request) -> None:
-    # aiohttp keeps a handler running when its caller leaves, and has no event for it.
-    while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
-        await asyncio.sleep(HANG_CHECK_SECONDS)
 
 
 @routes.get("/healthz")
@@ -232,7 +190,7 @@ async def statistics(request: web.Request) -> web.Response:
 @routes.get("/api/config")
 async def config(request: web.Request) -> web.Response:
     """Show the settings as YAML."""
-    text = CONFIG.format(hide_token=str(request.app[GATEWAY].settings.hide_token).lower())
+    text = CONFIG.format(hide_token=str(request.app[GATEWAY].hide_token).lower())
     return web.Response(text=text, content_type="application/yaml", charset="utf-8")
 
 
@@ -243,17 +201,15 @@ async def refuse_unknown(_request: web.Request) -> web.Response:
 
 @routes.get("/dev/pushes")
 async def list_pushes(request: web.Request) -> web.Response:
-    """Return the pushes after `since`, at most `limit`. `last_id` is the `since` of the next call.
+    """Return the pushes after `since`, at most `limit`, of all tokens or one `token`.
 
-    `counts` has for each token how many pushes were accepted, and how many refused.
+    `last_id` is the `since` of the next call.
     """
-    record, since = request.app[GATEWAY].record, int(request.query.get("since", 0))
-    page = since, int(request.query.get("limit", PAGE))
-    found = record.execute("SELECT id, body FROM received WHERE id > ? ORDER BY id LIMIT ?", page)
+    query, since = request.query, int(request.query.get("since", 0))
+    sql = "SELECT id, body FROM received WHERE id > ? AND ? IN (token, '') ORDER BY id LIMIT ?"
+    found = request.app[GATEWAY].record.execute(sql, (since, query.get("token", ""), int(query.get("limit", PAGE))))
     pushes = [{"id": number, **orjson.loads(body)} for number, body in found]
-    counted = record.execute("SELECT token, sum(error = ''), sum(error != '') FROM received GROUP BY token")
-    counts = {token: {"accepted": accepted, "refused": refused} for token, accepted, refused in counted}
-    return json_reply({"pushes": pushes, "last_id": pushes[-1]["id"] if pushes else since, "counts": counts})
+    return json_reply({"pushes": pushes, "last_id": pushes[-1]["id"] if pushes else since})
 
 
 @routes.delete("/dev/pushes")

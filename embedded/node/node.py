@@ -1,27 +1,25 @@
 """The node behind the REST interface: messages that are published here or come from peers, its cache and its faults.
 
-Gossip is a memory of messages seen, and links to other development nodes. It is best effort: a batch that a peer does
-not take is dropped. Readers then find the messages in the store of the other nodes, as on the real network.
+Gossip is a memory of messages seen, and links to other development nodes. It is best effort: readers find what a peer
+did not take in the store of the other nodes, as on the real network.
 """
 
 import asyncio
-import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import orjson
-import structlog
 from aiohttp import web
 
 from embedded.dev_server import Switches
 from embedded.node.store import Archive
 from embedded.node.wire import relay_fields
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.codec.waku_message import serialize
 from waku_bridge.messages import WakuMessage
 
 RELAY_CACHE_CAPACITY = 50
@@ -33,8 +31,6 @@ RETENTION_CHECK_SECONDS = 1800
 MAX_WAITING = 10_000
 BATCH = 200
 PEER_TIMEOUT = aiohttp.ClientTimeout(total=5)
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +88,7 @@ class Ring:
     def __init__(self, capacity: int, topics: Iterable[str] = ()) -> None:
         self.capacity = capacity
         self.topics = set(topics)
-        self._arrivals = 0
         self._messages: dict[WakuMessage, str] = {}
-        self._oldest: list[tuple[int, int, WakuMessage]] = []
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -111,11 +105,9 @@ class Ring:
         """
         if topic not in self.topics or message in self._messages:
             return
-        while len(self._messages) >= self.capacity and self._oldest:
-            del self._messages[heapq.heappop(self._oldest)[2]]
-        self._arrivals += 1
+        while len(self._messages) >= self.capacity and self._messages:
+            del self._messages[min(self._messages, key=lambda kept: kept.timestamp_ns)]
         self._messages[message] = topic
-        heapq.heappush(self._oldest, (message.timestamp_ns, self._arrivals, message))
 
     def drain(self, topic: str) -> list[WakuMessage] | None:
         """Remove and return everything on this topic; None when the topic is not subscribed."""
@@ -124,9 +116,6 @@ class Ring:
         drained = [message for message, arrived_on in self._messages.items() if arrived_on == topic]
         for message in drained:
             del self._messages[message]
-        if drained:
-            self._oldest = [entry for entry in self._oldest if entry[2] in self._messages]
-            heapq.heapify(self._oldest)
         return drained
 
 
@@ -168,9 +157,6 @@ class Node:
     def unsubscribe(self, pubsub_topic: str) -> None:
         self._deaf.discard(pubsub_topic)
         self.ring.unsubscribe(pubsub_topic)
-
-    def is_too_large(self, message: WakuMessage) -> bool:
-        return len(serialize(message)) > self.settings.max_message_bytes
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Keep a message, and give it to the peers unless they have seen it.
@@ -225,16 +211,6 @@ class Node:
             for peer in self.peers:
                 peer.send(pubsub_topic, message)
 
-    def stats(self) -> dict[str, object]:
-        """Return the state of the node, for `/dev/stats`."""
-        return {
-            "published": self.published,
-            "ring": len(self.ring),
-            "archived": self.archive.count(),
-            "subscriptions": sorted(self.ring.topics),
-            "peers": {peer.url: peer.is_reachable for peer in self.peers},
-        }
-
     async def forget_old_messages(self) -> None:
         """Delete messages older than two days, nwaku's default retention, without end. Their cursors become invalid."""
         while True:
@@ -250,8 +226,7 @@ class PeerLink:
     """One-way link to another development node. That node names this one as its peer for the way back."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self.is_reachable = True
+        self._url = f"{url.rstrip('/')}/dev/gossip"
         self._waiting: deque[dict[str, object]] = deque(maxlen=MAX_WAITING)
         self._has_work = asyncio.Event()
 
@@ -260,23 +235,15 @@ class PeerLink:
         self._has_work.set()
 
     async def run(self) -> None:
-        """Push waiting messages to the peer, batch by batch, without end."""
+        """Push waiting messages to the peer, batch by batch, without end. A batch that it does not take is dropped."""
         async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
             while True:
                 await self._has_work.wait()
-                await self._push(session, [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))])
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
                 if not self._waiting:
                     self._has_work.clear()
-
-    async def _push(self, session: aiohttp.ClientSession, batch: list[dict[str, object]]) -> None:
-        try:
-            async with session.post(f"{self.url}/dev/gossip", data=orjson.dumps(batch)) as reply:
-                reply.raise_for_status()
-            self.is_reachable = True
-        except (aiohttp.ClientError, TimeoutError) as exc:
-            if self.is_reachable:
-                log.warning("peer_unreachable", peer=self.url, error=type(exc).__name__)
-            self.is_reachable = False
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    (await session.post(self._url, data=orjson.dumps(batch))).release()
 
 
 NODE: web.AppKey[Node] = web.AppKey("node", Node)

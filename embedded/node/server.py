@@ -14,18 +14,22 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from embedded.dev_server import add_faults, cut, json_reply
-from embedded.node.node import NODE, Faults, Node, Settings
+from embedded.node.node import NODE, Node, Settings
 from embedded.node.store import InvalidQueryError, Page, QueryRefusedError, read_query
 from embedded.node.wire import InvalidMessageError, is_static_shard, read_message, relay_fields, store_fields, write_enr
+from waku_bridge.codec.waku_message import serialize
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 ACCEPTED_TYPES = ("application/json", "text/plain")
 VERSION = "v0.38.1-devnode"
+# What a store answers while it has a fault of this name.
+STORE_FAULTS = {
+    "store_no_peer": (412, "No suitable service peer & no discovery method"),
+    "store_rate_limited": (429, "Request rate limit reached"),
+    "store_too_many_requests": (500, "Error occurred in queryFut.read() [TOO_MANY_REQUESTS]"),
+}
 REFUSED = "error in handleSelfStoreRequest: BAD_RESPONSE: archive error"
 ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})
-ENOUGH_PEERS = 4
-NO_SERVICE = {"Lightpush Client": "Lightpush", "Legacy Lightpush Client": "Lightpush", "Filter Client": "Filter"}
-NOT_MOUNTED = ("Lightpush", "Legacy Lightpush", "Filter", "Peer Exchange", "Rendezvous", "Mix", "Rln Relay")
 routes = web.RouteTableDef()
 
 
@@ -42,11 +46,10 @@ def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns
 async def background_work(app: web.Application) -> AsyncIterator[None]:
     """Run a node's background work until the application ends."""
     node = app[NODE]
-    tasks = [asyncio.create_task(work) for work in (node.forget_old_messages(), *(link.run() for link in node.peers))]
+    working = asyncio.gather(node.forget_old_messages(), *(link.run() for link in node.peers))
     yield
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
     node.close()
 
 
@@ -54,10 +57,11 @@ async def background_work(app: web.Application) -> AsyncIterator[None]:
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer a refusal of a handler with 400 and its text, and strike with the faults of the whole node."""
     node, is_dev = request.app[NODE], request.path.startswith("/dev/")
+    text = "The endpoint is not available while the node is initializing"
+    response: web.StreamResponse = web.Response(status=404, text=text)
     try:
-        if not is_dev and request.path not in ALWAYS_THERE and node.faults.strikes("starting"):
-            handler = refuse_while_starting
-        response = await handler(request)
+        if is_dev or request.path in ALWAYS_THERE or not node.faults.strikes("starting"):
+            response = await handler(request)
     except InvalidMessageError as exc:
         response = web.Response(status=400, text=str(exc))
     if node.faults.reply_delay_ms and not is_dev:
@@ -65,10 +69,6 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     response.headers["Date"] = formatdate(node.clock_ns() / 10**9, usegmt=True)
     response.force_close()
     return response
-
-
-async def refuse_while_starting(_request: web.Request) -> web.Response:
-    return web.Response(status=404, text="The endpoint is not available while the node is initializing")
 
 
 async def refuse_unknown(_request: web.Request) -> web.Response:
@@ -123,13 +123,10 @@ async def drain(request: web.Request) -> web.Response:
     page = [relay_fields(message) for message in messages]
     if node.faults.strikes("cut_after_drain"):
         return cut(request)
-    return json_reply(_as_go_waku(page) if node.faults.strikes("go_waku") else page)
-
-
-def _as_go_waku(page: list[dict[str, object]]) -> list[dict[str, object]] | None:
-    """Leave out what go-waku v0.10.0 leaves out: fields that are unset, and an empty page."""
-    kept = [{name: value for name, value in fields.items() if value} for fields in page]
-    return [{"ephemeral": None, **fields} for fields in kept] or None
+    if node.faults.strikes("go_waku"):  # v0.10.0 leaves out fields that are unset, and an empty page
+        kept = [{name: value for name, value in fields.items() if value} for fields in page]
+        return json_reply([{"ephemeral": None, **fields} for fields in kept] or None)
+    return json_reply(page)
 
 
 @routes.post("/relay/v1/messages/{pubsubTopic}")
@@ -139,8 +136,7 @@ async def publish(request: web.Request) -> web.Response:
     if topic not in node.ring.topics:
         raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
     message = read_message(await _read_json(request), now_ns=node.clock_ns())
-    if node.is_too_large(message):
-        limit = node.settings.max_message_bytes
+    if len(serialize(message)) > (limit := node.settings.max_message_bytes):
         raise InvalidMessageError(f"Failed to publish: Message size exceeded maximum of {limit} bytes")
     if node.faults.strikes("publish_fails"):
         return web.Response(status=500, text="Failed to publish: timedout")
@@ -157,8 +153,11 @@ async def messages(request: web.Request) -> web.Response:
     node = request.app[NODE]
     try:
         query = read_query(request.query)
-        if refusal := _refusal(node.faults, has_cursor=bool(query.cursor)):
-            return refusal
+        for fault, (status, text) in STORE_FAULTS.items():
+            if node.faults.strikes(fault):
+                return web.Response(status=status, text=text)
+        if query.cursor and node.faults.strikes("store_cursor_not_found"):
+            raise QueryRefusedError("DRIVER_ERROR: cursor not found")  # noqa: TRY301 - as the archive does
         if query.cursor and node.faults.strikes("store_cursor_stuck"):
             query = replace(query, cursor=None)
         page = node.archive.find(query)
@@ -173,18 +172,6 @@ async def messages(request: web.Request) -> web.Response:
     if page.messages and node.faults.strikes("store_duplicates"):
         page = replace(page, messages=(*page.messages, page.messages[-1])[-query.page_size :])
     return json_reply(page_fields(page, include_data=query.include_data))
-
-
-def _refusal(faults: Faults, *, has_cursor: bool) -> web.Response | None:
-    if faults.strikes("store_no_peer"):
-        return web.Response(status=412, text="No suitable service peer & no discovery method")
-    if faults.strikes("store_rate_limited"):
-        return web.Response(status=429, text="Request rate limit reached")
-    if faults.strikes("store_too_many_requests"):
-        return web.Response(status=500, text="Error occurred in queryFut.read() [TOO_MANY_REQUESTS]")
-    if has_cursor and faults.strikes("store_cursor_not_found"):
-        raise QueryRefusedError("DRIVER_ERROR: cursor not found")
-    return None
 
 
 def page_fields(page: Page, *, include_data: bool) -> dict[str, object]:
@@ -203,21 +190,18 @@ def page_fields(page: Page, *, include_data: bool) -> dict[str, object]:
 
 @routes.get("/health", allow_head=False)
 async def health(request: web.Request) -> web.Response:
-    """Answer as measured on v0.38.1.
+    """Answer as measured on v0.38.1, with the protocols that somebody reads.
 
     A lone node stands for the network, and counts that as a peer. A real one without peers gives a message to nobody.
     """
     node = request.app[NODE]
     if node.faults.starting:
         return json_reply({"nodeHealth": "INITIALIZING", "protocolsHealth": []})
-    peers = 0 if node.faults.no_peers else 1 + sum(peer.is_reachable for peer in node.peers)
-    relay = {"Relay": "READY"} if peers else {"Relay": "NOT_READY", "desc": "No connected peers"}
-    protocols = [relay, {"Store": "NOT_MOUNTED" if node.faults.store_no_peer else "READY"}, {"Store Client": "READY"}]
-    protocols += [
-        {name: "NOT_READY", "desc": f"No {service} service peer available yet"} for name, service in NO_SERVICE.items()
-    ]
-    protocols += [{name: "NOT_MOUNTED"} for name in NOT_MOUNTED]
-    connection = "Disconnected" if not peers else "Connected" if peers >= ENOUGH_PEERS else "PartiallyConnected"
+    relay: dict[str, str] = {"Relay": "READY"}
+    if node.faults.no_peers:
+        relay = {"Relay": "NOT_READY", "desc": "No connected peers"}
+    protocols = [relay, {"Store": "NOT_MOUNTED" if node.faults.store_no_peer else "READY"}]
+    connection = "Disconnected" if node.faults.no_peers else "PartiallyConnected"
     return json_reply({"nodeHealth": "READY", "connectionStatus": connection, "protocolsHealth": protocols})
 
 
@@ -236,11 +220,6 @@ async def version(_request: web.Request) -> web.Response:
 
 
 # What only a development node has -------------------------------------------------------------------------------------
-
-
-@routes.get("/dev/stats", allow_head=False)
-async def stats(request: web.Request) -> web.Response:
-    return json_reply(request.app[NODE].stats())
 
 
 @routes.post("/dev/gossip")

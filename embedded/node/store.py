@@ -5,7 +5,7 @@ may lose the last rows, which is acceptable for a development store.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote_plus
@@ -28,7 +28,6 @@ CREATE TABLE IF NOT EXISTS message (
 CREATE INDEX IF NOT EXISTS message_order ON message (timestamp_ns, message_hash);
 """
 COLUMNS = "message_hash, pubsub_topic, payload, content_topic, timestamp_ns, version, meta"
-Condition = tuple[str, tuple[object, ...]]
 
 
 class InvalidQueryError(ValueError):
@@ -72,30 +71,29 @@ def read_query(parameters: Mapping[str, str]) -> StoreQuery:
     exact text `true` only; absent is forward too.
     """
     given = {name: unquote_plus(text) for name, text in parameters.items() if text}
-    lists = {name: tuple(given.get(name, "").removesuffix(",").split(",")) for name in ("contentTopics", "hashes")}
+
+    def split(name: str) -> list[str]:
+        return given[name].removesuffix(",").split(",") if name in given else []
+
+    def number(name: str) -> int:
+        return int(given.get(name, "0"))
+
     try:
+        size = number("pageSize")
         return StoreQuery(
             include_data=BOOLEANS[given.get("includeData", "").lower()],
             pubsub_topic=given.get("pubsubTopic", ""),
-            content_topics=lists["contentTopics"] if "contentTopics" in given else (),
-            start_ns=_time(given.get("startTime", "0")),
-            end_ns=_time(given.get("endTime", "0")),
-            hashes=tuple(map(_hash, lists["hashes"])) if "hashes" in given else (),
+            content_topics=tuple(split("contentTopics")),
+            start_ns=max(number("startTime"), 0) or None,
+            end_ns=max(number("endTime"), 0) or None,
+            hashes=tuple(map(_hash, split("hashes"))),
             cursor=_hash(given["cursor"]) if "cursor" in given else None,
             is_forward=given.get("ascending", "true") == "true",
-            page_size=_page_size(int(given.get("pageSize", "0"))),
+            # nwaku casts a negative number to unsigned.
+            page_size=MAX_PAGE_SIZE if size < 0 else min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
         )
     except (KeyError, ValueError) as exc:
         raise InvalidQueryError("a parameter cannot be parsed") from exc
-
-
-def _time(text: str) -> int | None:
-    return number if (number := int(text)) > 0 else None
-
-
-def _page_size(number: int) -> int:
-    """Return the page size. A negative number, which nwaku casts to unsigned, means the maximum."""
-    return min(number or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE) if number >= 0 else MAX_PAGE_SIZE
 
 
 def _hash(text: str) -> bytes:
@@ -120,11 +118,26 @@ class Archive:
 
         Raises QueryRefusedError.
         """
-        conditions = [*self._position(query), *_filters(query)]
-        where = " AND ".join(["TRUE", *(condition for condition, _ in conditions)])
+        where, values = ["TRUE"], list[object]()
+        if query.cursor is not None:
+            where.append(f"(timestamp_ns, message_hash) {'>' if query.is_forward else '<'} (?, ?)")
+            values += (self._time_of(query.cursor, query), query.cursor)
+        topics = (query.pubsub_topic,) if query.pubsub_topic else ()
+        for column, wanted in (
+            ("pubsub_topic", topics),
+            ("content_topic", query.content_topics),
+            ("message_hash", query.hashes),
+        ):
+            if wanted:
+                where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+                values += wanted
+        for limit, at_ns in ((">=", query.start_ns), ("<=", query.end_ns)):
+            if at_ns is not None:
+                where.append(f"timestamp_ns {limit} ?")
+                values.append(at_ns)
         order = "ASC" if query.is_forward else "DESC"
-        sql = f"SELECT {COLUMNS} FROM message WHERE {where} ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"
-        values = [value for _, some in conditions for value in some]
+        sql = f"SELECT {COLUMNS} FROM message WHERE {' AND '.join(where)}"
+        sql += f" ORDER BY timestamp_ns {order}, message_hash {order} LIMIT ?"
         rows = self._connection.execute(sql, (*values, query.page_size + 1)).fetchall()
         page = [
             (digest, pubsub_topic, WakuMessage(payload, content_topic, timestamp_ns, version=version, meta=meta))
@@ -133,19 +146,16 @@ class Archive:
         cursor = page[-1][0] if len(rows) > query.page_size else None
         return Page(tuple(page if query.is_forward else reversed(page)), cursor)
 
-    def _position(self, query: StoreQuery) -> Iterator[Condition]:
-        if query.cursor is None:
-            return
+    def _time_of(self, cursor: bytes, query: StoreQuery) -> int:
         # nwaku counts content topics on cursor pages only. So page 1 of such a query works, and page 2 does not.
         if len(query.content_topics) > MAX_CONTENT_TOPICS_WITH_CURSOR:
             raise QueryRefusedError("INVALID_QUERY: too many content topics")
-        if not any(query.cursor):
+        if not any(cursor):
             raise QueryRefusedError("INVALID_QUERY: all zeroes cursor hash")
-        sql = "SELECT timestamp_ns FROM message WHERE message_hash = ?"
-        row = self._connection.execute(sql, (query.cursor,)).fetchone()
+        row = self._connection.execute("SELECT timestamp_ns FROM message WHERE message_hash = ?", (cursor,)).fetchone()
         if row is None:
             raise QueryRefusedError("DRIVER_ERROR: cursor not found")
-        yield f"(timestamp_ns, message_hash) {'>' if query.is_forward else '<'} (?, ?)", (row[0], query.cursor)
+        return int(row[0])
 
     def forget_before(self, timestamp_ns: int) -> None:
         self._connection.execute("DELETE FROM message WHERE timestamp_ns < ?", (timestamp_ns,))
@@ -155,20 +165,3 @@ class Archive:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _filters(query: StoreQuery) -> Iterator[Condition]:
-    if query.pubsub_topic:
-        yield "pubsub_topic = ?", (query.pubsub_topic,)
-    if query.content_topics:
-        yield f"content_topic IN ({_marks(query.content_topics)})", query.content_topics
-    if query.hashes:
-        yield f"message_hash IN ({_marks(query.hashes)})", query.hashes
-    if query.start_ns is not None:
-        yield "timestamp_ns >= ?", (query.start_ns,)
-    if query.end_ns is not None:
-        yield "timestamp_ns <= ?", (query.end_ns,)
-
-
-def _marks(values: tuple[object, ...]) -> str:
-    return ", ".join("?" * len(values))

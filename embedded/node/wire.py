@@ -66,7 +66,7 @@ def _read_base64(fields: Mapping[str, Any], name: str) -> bytes:
 
 
 def relay_fields(message: WakuMessage) -> dict[str, object]:
-    """Write a message as a relay GET does: `meta` only when there is one, `proof` always."""
+    """Write a message as a relay GET does, which has a `proof` always."""
     return {**store_fields(message), "proof": ""}
 
 
@@ -87,22 +87,15 @@ def write_enr(pubsub_topics: Sequence[str], *, seq: int) -> str:
 
     It has no keys, no address and no valid signature, because no peer uses it to connect to a development node.
     """
-    shards = [b"rs", _shards(pubsub_topics)] if pubsub_topics else []
+    found = [tuple(map(int, match.groups())) for topic in pubsub_topics if (match := SHARD.fullmatch(topic))]
+    cluster = found[0][0] if found else 0  # a node has one
+    shards = sorted({shard for own, shard in found if own == cluster})
+    # Cluster (2 bytes), count (1 byte), and 2 bytes for each shard (51/WAKU2-RELAY-SHARDING).
+    value = cluster.to_bytes(2) + bytes([len(shards)]) + b"".join(shard.to_bytes(2) for shard in shards)
     number = seq.to_bytes((seq.bit_length() + 7) // 8)
-    parts = [SIGNATURE, number, b"id", b"v4", *shards, b"waku2", bytes([RELAY_STORE_LIGHTPUSH])]
-    body = b"".join(map(_rlp_string, parts))
+    pairs = [*([b"rs", value] if pubsub_topics else []), b"waku2", bytes([RELAY_STORE_LIGHTPUSH])]
+    body = b"".join(map(_rlp_string, [SIGNATURE, number, b"id", b"v4", *pairs]))
     return "enr:" + urlsafe_b64encode(bytes([0xF8, len(body)]) + body).decode().rstrip("=")
-
-
-def _shards(pubsub_topics: Sequence[str]) -> bytes:
-    """Return cluster (2 bytes), count (1 byte), and 2 bytes for each shard (51/WAKU2-RELAY-SHARDING).
-
-    A node has one cluster.
-    """
-    numbers = [tuple(map(int, match.groups())) for topic in pubsub_topics if (match := SHARD.fullmatch(topic))]
-    cluster = numbers[0][0] if numbers else 0
-    shards = sorted({shard for own, shard in numbers if own == cluster})
-    return cluster.to_bytes(2) + bytes([len(shards)]) + b"".join(shard.to_bytes(2) for shard in shards)
 
 
 def _rlp_string(value: bytes) -> bytes:

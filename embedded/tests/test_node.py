@@ -103,42 +103,14 @@ def test_a_body_that_nwaku_refuses_is_refused(sent: bytes) -> None:
     run(scenario, ON_SHARD)
 
 
-class ListRing:
-    """nwaku's `message_cache.nim` in its simplest form: one list, searched from the front."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.entries: list[tuple[str, WakuMessage]] = []
-
-    def add(self, topic: str, new: WakuMessage) -> None:
-        if any(old == new for _, old in self.entries):
-            return
-        if len(self.entries) >= self.capacity:
-            self.entries.remove(min(self.entries, key=lambda entry: entry[1].timestamp_ns))
-        self.entries.append((topic, new))
-
-    def drain(self, topic: str) -> list[WakuMessage]:
-        drained = [old for on, old in self.entries if on == topic]
-        self.entries = [entry for entry in self.entries if entry[0] != topic]
-        return drained
-
-
-arrival = st.tuples(st.just("add"), st.sampled_from([SHARD, OTHER]), st.integers(-5, 5))
-reading = st.tuples(st.just("drain"), st.sampled_from([SHARD, OTHER]), st.just(0))
-
-
-@given(st.integers(1, 6), st.lists(st.one_of(arrival, arrival, arrival, reading), max_size=60))
-def test_the_ring_loses_the_same_messages_as_nwakus_under_any_sequence(
-    capacity: int, steps: list[tuple[str, str, int]]
-) -> None:
-    ring, model = Ring(capacity, [SHARD, OTHER]), ListRing(capacity)
-    for act, topic, timestamp in steps:
-        if act == "add":
-            for each in (ring, model):
-                each.add(topic, WakuMessage(b"x", TOPIC, timestamp))
-        else:
-            assert ring.drain(topic) == model.drain(topic)
-        assert len(ring) == len(model.entries)
+def test_a_full_ring_drops_the_smallest_timestamp_on_any_topic_and_admits_no_equal_message() -> None:
+    """As nwaku's `message_cache.nim` does. A message never drops itself, and is dropped next."""
+    ring = Ring(2, [SHARD, OTHER])
+    for topic, timestamp in ((SHARD, 2), (OTHER, 1), (SHARD, 3), (OTHER, 3), (SHARD, 1), ("/elsewhere", 9)):
+        ring.add(topic, WakuMessage(b"x", TOPIC, timestamp))
+    assert len(ring) == 2
+    assert [message.timestamp_ns for message in ring.drain(SHARD) or ()] == [3, 1]
+    assert (ring.drain(SHARD), ring.drain(OTHER), ring.drain("/elsewhere")) == ([], [], None)
 
 
 def test_a_repeated_message_enters_the_ring_of_its_own_node_again_and_no_other_for_two_minutes() -> None:
@@ -255,11 +227,6 @@ CURSOR = f"{STORE}?pageSize=2&cursor={hash_of(1)}"
     ("fault", "path", "status", "text"),
     [
         ("starting", STORE, 404, "initializing"),
-        ("read_fails", MESSAGES, 500, ""),
-        ("store_no_peer", STORE, 412, "No suitable service peer"),
-        ("store_rate_limited", STORE, 429, "rate limit"),
-        ("store_too_many_requests", STORE, 500, "TOO_MANY_REQUESTS"),
-        ("store_cursor_not_found", CURSOR, 500, "cursor not found"),
         ("store_cursor_stuck", CURSOR, 200, f'paginationCursor":"{hash_of(2)}'),
         ("store_page_empty", CURSOR, 200, '"messages":[]'),
         ("store_duplicates", CURSOR, 200, f'[{{"messageHash":"{hash_of(3)}"}},{{"messageHash":"{hash_of(3)}"}}]'),
@@ -273,7 +240,7 @@ def test_a_fault_strikes_as_often_as_it_is_set_to(fault: str, path: str, status:
         await publish(client, 1, 2, 3)
         await break_node(client, **{fault: 1})
         reply = await client.get(path)
-        assert (reply.status, text in await reply.text(), text in usual) == (status, True, not text)
+        assert (reply.status, text in await reply.text(), text in usual) == (status, True, False)
         assert await (await client.get(path)).text() == usual
 
     run(scenario, Settings(shards=(SHARD, OTHER)))
