@@ -115,7 +115,7 @@ ENDS = {
 }
 
 
-def _attempts(day: Day) -> Rows:
+def attempts(day: Day) -> Rows:
     for row in day.placed():
         outcome, code = day.one_of(ENDS)
         if day.is_unusual and row["platform"] == "ios" and day.random.random() < BUSY:
@@ -133,19 +133,19 @@ REPORTS = {
 }
 
 
-def _notifications(day: Day) -> Rows:
+def notifications(day: Day) -> Rows:
     for row in day.placed():
         state, report = day.one_of(REPORTS)
         yield {**row, "state": state, "report": report}
 
 
-def _notification_times(day: Day) -> Rows:
+def notification_times(day: Day) -> Rows:
     for row in day.placed():
         times = {"delivered_us": day.duration_us(150), "answered_us": day.duration_us(200)}
         yield {**row, **times, "deadline_us": 2_000_000}
 
 
-def _actors(_day: Day) -> Rows:
+def actors(_day: Day) -> Rows:
     """Yield the heaviest actors with pseudonyms, and the others in groups by their number of notifications."""
     for n in range(400):
         rank, each, is_named = n // 2 + 1, 400 // (n // 2 + 1), n // 2 < HEAVIEST
@@ -165,7 +165,7 @@ ENVELOPES = {
 }
 
 
-def _envelopes(day: Day) -> Rows:
+def envelopes(day: Day) -> Rows:
     for at in day.moments():
         kind, state, reason = day.one_of(ENVELOPES)
         yield {"at": at, "type": kind, "state": state, "reason": reason, "processed_us": day.duration_us(30)}
@@ -175,7 +175,7 @@ def _envelopes(day: Day) -> Rows:
 REPLIES = {("confirmed", 1, 0): 0.998, ("unconfirmed", 5, 4): 0.001, ("abandoned", 3, 0): 0.001}
 
 
-def _replies(day: Day) -> Rows:
+def replies(day: Day) -> Rows:
     for at in day.moments():
         state, attempts, repeats = day.one_of(REPLIES)
         kind = day.one_of({"response": 0.9, "query_response": 0.06, "registration_response": 0.04})
@@ -185,7 +185,7 @@ def _replies(day: Day) -> Rows:
         yield {"at": at, "type": kind, "state": state, **counts, **times}
 
 
-def _registration_events(day: Day) -> Rows:
+def registration_events(day: Day) -> Rows:
     for place in TOKENS:
         before = {"previous_platform": place[0], "previous_app_topic": place[1]}
         for kind, number in day.flows(place).items():
@@ -195,14 +195,14 @@ def _registration_events(day: Day) -> Rows:
                 yield {**_placed(place), **before, **states, "at": day.at(n % 24), "kind": kind}
 
 
-def _active_tokens(day: Day) -> Rows:
+def active_tokens(day: Day) -> Rows:
     for place, (tokens, _) in TOKENS.items():
         age = (day.date - FIRST_DAY).days
         at_start = tokens + sum(day.growth(place, days_ago=days_ago) for days_ago in range(1, age + 1))
         yield {**_placed(place), "at_start": at_start, "at_end": at_start + day.growth(place)}
 
 
-def _token_spells(day: Day) -> Rows:
+def token_spells(day: Day) -> Rows:
     for place in TOKENS:
         for weeks in range(COHORTS):
             yield from _cohort(day.date, place, weeks)
@@ -221,7 +221,7 @@ def _cohort(day: date, place: Place, weeks: int) -> Rows:
     yield {**begun, "last_day": day, "end": "alive", "tokens": left}
 
 
-def _unknown_errors(day: Day) -> Rows:
+def unknown_errors(day: Day) -> Rows:
     """Yield one error that comes every day, and one that is new on an unusual day."""
     often, first = 6 * (day.date - FIRST_DAY).days, datetime.combine(FIRST_DAY, time(3), UTC)
     seen = {"platform": "ios", "last_seen_at": day.at(12)}
@@ -230,18 +230,10 @@ def _unknown_errors(day: Day) -> Rows:
         yield {**seen, "signature": "apns: <n> streams are too many", "total": 23, "first_seen_at": day.at(3)}
 
 
-MAKERS: dict[str, Callable[[Day], Rows]] = {
-    "attempts": _attempts,
-    "notifications": _notifications,
-    "notification_times": _notification_times,
-    "actors": _actors,
-    "envelopes": _envelopes,
-    "replies": _replies,
-    "registration_events": _registration_events,
-    "active_tokens": _active_tokens,
-    "token_spells": _token_spells,
-    "unknown_errors": _unknown_errors,
-}
+OF_TRAFFIC = (attempts, notifications, notification_times, actors, envelopes, replies)
+OF_TOKENS = (registration_events, active_tokens, token_spells, unknown_errors)
+# The functions that make the rows of a table, by its name.
+MAKERS: dict[str, Callable[[Day], Rows]] = {make.__name__: make for make in (*OF_TRAFFIC, *OF_TOKENS)}
 
 
 def _placed(place: Place) -> dict[str, Any]:

@@ -5,8 +5,7 @@ row by row would take most of the time. Everything is one transaction, so a fail
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -47,13 +46,17 @@ SAMPLES = {
     "access_token": (Purpose.ACCESS_TOKEN, b"00000000-0000-4000-8000-000000000000"),
     "topic_key": (Purpose.TOPIC_KEY, bytes(32)),
 }
-CONSTRAINTS = """
-    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE conrelid::regclass::text = ANY(%s) AND contype IN ('f', 'u') ORDER BY contype, conname
-"""
-INDEXES = """
-    SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
-    WHERE indrelid::regclass::text = ANY(%s)
+# For each constraint and index of these tables but their primary keys: the statement that removes it, and the one that
+# creates it again. Foreign keys come first, then the keys that they rely on. PostgreSQL gives the index of a
+# partitioned table without those of its partitions.
+DEFINITIONS = """
+    (SELECT format('ALTER TABLE %%s DROP CONSTRAINT %%I', conrelid::regclass, conname),
+        format('ALTER TABLE %%s ADD CONSTRAINT %%I %%s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+    FROM pg_constraint WHERE conrelid::regclass::text = ANY(%(tables)s) AND contype IN ('f', 'u')
+    ORDER BY contype, conname)
+    UNION ALL
+    SELECT format('DROP INDEX %%s', indexrelid::regclass), replace(pg_get_indexdef(indexrelid), ' ON ONLY ', ' ON ')
+    FROM pg_index WHERE indrelid::regclass::text = ANY(%(tables)s)
     AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u'))
 """
 Progress = Callable[[str], None]
@@ -61,14 +64,6 @@ Progress = Callable[[str], None]
 
 class NotEmptyError(Exception):
     """The database has rows already, which may belong to somebody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """The statements that remove a constraint or an index and create it again."""
-
-    drop: sql.Composed
-    create: sql.Composed
 
 
 def chat_keys(prefix: str = "bench user") -> list[bytes]:
@@ -84,18 +79,22 @@ def fill(registrations: int, attempts: int, progress: Progress) -> None:
     """
     with transaction.atomic(), connection.cursor() as cursor:
         for table in TABLES:
-            cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(table)))
-        _refuse_if_not_empty(cursor)
+            cursor.execute(f"LOCK TABLE {table}")
+        for table in TABLES:
+            cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")
+            if cursor.fetchone()[0]:
+                raise NotEmptyError(f"There are rows in {table}.")
         for table, past in DAYS.items():
             table.make_from(timezone.now() - past, to=timezone.now())
         _define_functions(cursor, registrations, attempts)
-        definitions = list(_definitions(cursor))
-        for definition in definitions:
-            cursor.execute(definition.drop)
+        cursor.execute(DEFINITIONS, {"tables": TABLES})
+        definitions = cursor.fetchall()
+        for drop, _ in definitions:
+            cursor.execute(drop)
         _insert(cursor, progress)
         cursor.execute("SET LOCAL maintenance_work_mem = '512MB'")
-        for definition in reversed(definitions):
-            cursor.execute(definition.create)
+        for _, create in reversed(definitions):
+            cursor.execute(create)
         progress(f"{len(definitions)} indexes and constraints made")
 
 
@@ -105,31 +104,17 @@ def settle() -> None:
         cursor.execute("VACUUM ANALYZE")
 
 
-def _refuse_if_not_empty(cursor: Any) -> None:
-    for table in TABLES:
-        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(table)))
-        if cursor.fetchone()[0]:
-            raise NotEmptyError(f"There are rows in {table}.")
-
-
 def _define_functions(cursor: Any, registrations: int, attempts: int) -> None:
-    hashes = [key_hash(key) for key in chat_keys()]
-    texts = sql.SQL(", ").join(sql.Literal(value) for value in hashes)
-    constant = "CREATE FUNCTION pg_temp.{}() RETURNS {} LANGUAGE sql IMMUTABLE RETURN {}::{}"
-    constants: list[tuple[str, str, object]] = [
-        ("registrations", "bigint", registrations),
-        ("notifications", "bigint", attempts),
-        *((name, "bytea", keyring().encrypt(*sample)) for name, sample in SAMPLES.items()),
-    ]
-    for name, type_, value in constants:
-        parts = sql.Identifier(name), sql.SQL(type_), sql.Literal(value), sql.SQL(type_)
-        cursor.execute(sql.SQL(constant).format(*parts))
-    cursor.execute(
-        sql.SQL(
-            "CREATE FUNCTION pg_temp.known_key(person bigint) RETURNS bytea LANGUAGE sql IMMUTABLE"
-            " RETURN (ARRAY[{}]::bytea[])[1 + person]"
-        ).format(texts)
-    )
+    """Define what `seeding.sql` calls. ``known_key`` has the key hashes of the known users."""
+    constants = {"registrations": ("bigint", registrations), "notifications": ("bigint", attempts)}
+    encrypted = {name: ("bytea", keyring().encrypt(*sample)) for name, sample in SAMPLES.items()}
+    for name, (type_, value) in {**constants, **encrypted}.items():
+        returned = sql.SQL(f"RETURNS {type_} LANGUAGE sql IMMUTABLE RETURN {{}}::{type_}").format(sql.Literal(value))
+        cursor.execute(sql.SQL(f"CREATE FUNCTION pg_temp.{name}() ") + returned)
+    hashes = sql.SQL(", ").join(sql.Literal(key_hash(key)) for key in chat_keys())
+    returned = sql.SQL("RETURN (ARRAY[{}]::bytea[])[1 + person]").format(hashes)
+    head = "CREATE FUNCTION pg_temp.known_key(person bigint) RETURNS bytea LANGUAGE sql IMMUTABLE "
+    cursor.execute(sql.SQL(head) + returned)
 
 
 def _insert(cursor: Any, progress: Progress) -> None:
@@ -140,24 +125,3 @@ def _insert(cursor: Any, progress: Progress) -> None:
     models = [model for model in apps.get_models() if model._meta.db_table in TABLES]  # noqa: SLF001 - documented
     for statement in connection.ops.sequence_reset_sql(no_style(), models):
         cursor.execute(statement)
-
-
-def _definitions(cursor: Any) -> Iterator[Definition]:
-    """Yield all constraints and indexes of these tables but their primary keys.
-
-    Foreign keys come first, then the keys that they rely on.
-    """
-    tables = [TABLES]
-    cursor.execute(CONSTRAINTS, tables)
-    for table, name, definition in cursor.fetchall():
-        about = sql.SQL("ALTER TABLE {} ").format(sql.Identifier(table))
-        constraint = sql.Identifier(name)
-        yield Definition(
-            about + sql.SQL("DROP CONSTRAINT {}").format(constraint),
-            about + sql.SQL("ADD CONSTRAINT {} ").format(constraint) + sql.SQL(definition),
-        )
-    cursor.execute(INDEXES, tables)
-    for name, definition in cursor.fetchall():
-        # PostgreSQL gives the index of a partitioned table without those of its partitions.
-        create = sql.SQL(definition.replace(" ON ONLY ", " ON "))
-        yield Definition(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)), sql.Composed([create]))

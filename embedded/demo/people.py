@@ -9,32 +9,20 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import structlog
 from coincurve import PrivateKey
 
 from pushserver.start.demonstration import Person
-from registrations.messages import TokenType
-from waku_bridge.client import (
-    Address,
-    Content,
-    NoAnswer,
-    Outcome,
-    Preferences,
-    RegisteringClient,
-    RegistrationRefused,
-    Schedule,
-    SendingClient,
-    Session,
-    android,
-    iphone,
-    new_state,
-)
-from waku_bridge.client.state import RegistrationState
+from waku_bridge.client.core import Schedule
+from waku_bridge.client.events import Outcome
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session
+from waku_bridge.client.state import Address, Preferences, android, iphone, new_state
 from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
 from waku_bridge.node import NodeError
 
@@ -66,14 +54,9 @@ CAST = [
 
 @dataclass(slots=True)
 class Character:
-    """One person with one phone. ``purpose`` is what the person shows.
+    """One person with one phone, and what pages show of them."""
 
-    ``fault`` is the staged fault of the phone, and empty where there is none.
-    """
-
-    name: str
-    purpose: str
-    fault: str
+    shown: Person
     phone: RegisteringClient
     sender: SendingClient
     address: Address
@@ -82,17 +65,8 @@ class Character:
     is_busy: bool = False  # the person does one thing at a time
 
     @property
-    def device(self) -> str:
-        return "iPhone" if self.address.token_type == TokenType.APN else "Android"
-
-    @property
-    def public_key(self) -> bytes:
-        return self.phone.identity.pub33
-
-    @property
-    def chat_key(self) -> str:
-        """Return the chat key as a user pastes it into the console to find the person."""
-        return chat_key(self.public_key)
+    def name(self) -> str:
+        return self.shown.name
 
 
 def make_people(seed: int, *, version: int) -> list[Character]:
@@ -102,39 +76,27 @@ def make_people(seed: int, *, version: int) -> list[Character]:
     random numbers of encryption do not depend on the seed.
     """
     random = Random(seed)  # noqa: S311 - these keys guard nothing
-    identities = [Identity(PrivateKey(random.randbytes(32))) for _ in range(6)]
-    ada, ben, *_ = identities
+    identities = [Identity(PrivateKey(random.randbytes(32))) for _ in CAST]
+    ada, ben, *_ = (identity.pub33 for identity in identities)
     everybody = Preferences(mention_chats=(PUBLIC_CHAT,))
-    friends = Preferences(contacts_only=True, contacts=(ada.pub33, ben.pub33), mention_chats=(PUBLIC_CHAT,))
-    undisturbed = Preferences(muted_chats=(author_hash(ada.pub33),), block_mentions=True)
+    friends = Preferences(contacts_only=True, contacts=(ada, ben), mention_chats=(PUBLIC_CHAT,))
+    undisturbed = Preferences(muted_chats=(author_hash(ada),), block_mentions=True)
     preferences = [everybody, everybody, friends, undisturbed, everybody, everybody]
-    return [
-        Character(
-            name=name,
-            purpose=purpose,
-            fault=fault,
-            phone=RegisteringClient(identity, _new_state(random, version), os.urandom, schedule=IMPATIENT),
-            sender=SendingClient(identity, os.urandom),
-            address=iphone(APP_TOPIC, random.randbytes, fate) if is_iphone else android(random.randbytes, fate),
-            preferences=own,
-        )
-        for identity, own, (name, is_iphone, fate, purpose, fault) in zip(identities, preferences, CAST, strict=True)
-    ]
-
-
-def _new_state(random: Random, version: int) -> RegistrationState:
-    installation_id, access_token = (str(uuid.UUID(bytes=random.randbytes(16), version=4)) for _ in range(2))
-    return new_state(
-        random_bytes=os.urandom, installation_id=installation_id, access_token=access_token, version=version
-    )
+    people = []
+    for identity, own, (name, is_iphone, fate, purpose, fault) in zip(identities, preferences, CAST, strict=True):
+        ids = [str(uuid.UUID(bytes=random.randbytes(16), version=4)) for _ in range(2)]
+        state = new_state(random_bytes=os.urandom, installation_id=ids[0], access_token=ids[1], version=version)
+        phone = RegisteringClient(identity, state, os.urandom, schedule=IMPATIENT)
+        address = iphone(APP_TOPIC, random.randbytes, fate) if is_iphone else android(random.randbytes, fate)
+        device = "iPhone" if is_iphone else "Android"
+        shown = Person(name, device, purpose, fault, identity.pub33, chat_key(identity.pub33))
+        people.append(Character(shown, phone, SendingClient(identity, os.urandom), address, own))
+    return people
 
 
 def shown() -> list[Person]:
     """Return the people of `manage.py demo` as pages show them."""
-    return [
-        Person(each.name, each.device, each.purpose, each.fault, each.public_key, each.chat_key)
-        for each in make_people(SEED, version=0)
-    ]
+    return [each.shown for each in make_people(SEED, version=0)]
 
 
 def introduce(people: Iterable[Person]) -> Iterator[str]:
@@ -161,7 +123,7 @@ class DemoRun:
             person.phone.use([server])
             for other in people:
                 if other is not person:
-                    person.sender.follow(other.public_key)
+                    person.sender.follow(other.shown.public_key)
 
     async def live(self) -> None:
         """Play until cancelled. All people register first, as after installing the app."""
@@ -170,80 +132,66 @@ class DemoRun:
             while True:
                 sender, recipient = self._random.sample(self._people, 2)
                 if not sender.is_busy:
-                    events.create_task(self._occupy(sender, recipient))
+                    events.create_task(self._act(sender, recipient))
                 await asyncio.sleep(self._pause_seconds * self._random.uniform(0.5, 1.5))
 
-    async def _occupy(self, sender: Character, recipient: Character) -> None:
-        sender.is_busy = True
-        await self._next_event(sender, recipient)
+    async def _act(self, sender: Character, recipient: Character) -> None:
+        sender.is_busy, chance = True, self._random.randrange(100)
+        if not sender.is_registered or chance < CHANGES:
+            await self._register(sender)
+        elif chance < CHANGES + DEPARTURES:
+            await self._register(sender, is_leaving=True)
+        else:
+            await self._write(sender, recipient)
         sender.is_busy = False
 
-    def _next_event(self, sender: Character, recipient: Character) -> Coroutine[Any, Any, None]:
-        chance = self._random.randrange(100)
-        if not sender.is_registered or chance < CHANGES:
-            return self._register(sender)
-        if chance < CHANGES + DEPARTURES:
-            return self._unregister(sender)
-        is_mention = self._random.randrange(100) < MENTIONS
-        is_fresh = self._random.randrange(100) < FRESH_QUERIES
-        return self._write(sender, recipient, self._content(sender, is_mention=is_mention), is_fresh=is_fresh)
-
-    def _content(self, sender: Character, *, is_mention: bool) -> Content:
-        message = os.urandom(MESSAGE_BYTES)
-        if not is_mention:
-            return sender.sender.one_to_one(message)
-        return sender.sender.mention(PUBLIC_CHAT, message)
-
-    async def _register(self, person: Character) -> None:
-        person.phone.change(person.address, person.preferences)
-        person.is_registered = await self._log(person, "registered", device=person.device)
-
-    async def _unregister(self, person: Character) -> None:
-        person.phone.unregister()
-        person.is_registered = not await self._log(person, "unregistered")
-
-    async def _log(self, person: Character, done: str, **facts: str) -> bool:
-        """Repeat the registration of the phone until the server answers, and return whether the server accepted it."""
+    async def _register(self, person: Character, *, is_leaving: bool = False) -> None:
+        """Register the phone, or unregister it. This is repeated until the server answers."""
         started = time.monotonic()
+        if is_leaving:
+            person.phone.unregister()
+        else:
+            person.phone.change(person.address, person.preferences)
         while True:
             try:
                 await self._session.register(person.phone, timeout_seconds=REGISTRATION_SECONDS)
             except RegistrationRefused as refused:
                 log.warning("registration_refused", person=person.name, answer=str(refused), ms=_ms_since(started))
-                return False
+                person.is_registered = is_leaving
+                return
             except NoAnswer:
                 log.warning("registration_unanswered", person=person.name, ms=_ms_since(started))
             except NodeError as error:
                 await self._wait_for_node(error)
             else:
-                log.info(done, person=person.name, **facts, version=person.phone.version, ms=_ms_since(started))
-                return True
+                facts = {"device": person.shown.device, "version": person.phone.version, "ms": _ms_since(started)}
+                log.info("unregistered" if is_leaving else "registered", person=person.name, **facts)
+                person.is_registered = not is_leaving
+                return
 
-    async def _write(self, sender: Character, recipient: Character, content: Content, *, is_fresh: bool) -> None:
+    async def _write(self, sender: Character, recipient: Character) -> None:
+        is_mention, is_fresh = (self._random.randrange(100) < share for share in (MENTIONS, FRESH_QUERIES))
+        who, client = {"sender": sender.name, "recipient": recipient.name}, recipient.shown.public_key
+        core, message = sender.sender, os.urandom(MESSAGE_BYTES)
+        content = core.mention(PUBLIC_CHAT, message) if is_mention else core.one_to_one(message)
+        started = time.monotonic()
         try:
-            if is_fresh or not sender.sender.destinations(recipient.public_key):
-                await self._look_for(sender, recipient)
-            if sender.sender.destinations(recipient.public_key):
-                await self._notify(sender, recipient, content)
+            if is_fresh or not core.destinations(client):
+                found = await self._session.look_up(core, client)
+                answer = f"{len(found)} installation" if found else "not for you"
+                log.info("looked_up", **who, answer=answer, ms=_ms_since(started))
+            if core.destinations(client):
+                started = time.monotonic()
+                notified = await self._session.notify(
+                    core, client, content, os.urandom(32), timeout_seconds=NOTIFICATION_SECONDS
+                )
+                outcomes = (settled.outcome for settled in notified.installations)
+                answer = ", ".join("success" if each is Outcome.NOTIFIED else each.upper() for each in outcomes)
+                log.info("notified", **who, answer=answer, ms=_ms_since(started))
         except NoAnswer as silence:
-            log.info("no_answer", sender=sender.name, recipient=recipient.name, reason=str(silence))
+            log.info("no_answer", **who, reason=str(silence))
         except NodeError as error:
             await self._wait_for_node(error)
-
-    async def _look_for(self, sender: Character, recipient: Character) -> None:
-        started = time.monotonic()
-        found = await self._session.look_up(sender.sender, recipient.public_key)
-        answer = f"{len(found)} installation" if found else "not for you"
-        log.info("looked_up", sender=sender.name, recipient=recipient.name, answer=answer, ms=_ms_since(started))
-
-    async def _notify(self, sender: Character, recipient: Character, content: Content) -> None:
-        started = time.monotonic()
-        notified = await self._session.notify(
-            sender.sender, recipient.public_key, content, os.urandom(32), timeout_seconds=NOTIFICATION_SECONDS
-        )
-        outcomes = (settled.outcome for settled in notified.installations)
-        answer = ", ".join("success" if outcome is Outcome.NOTIFIED else outcome.upper() for outcome in outcomes)
-        log.info("notified", sender=sender.name, recipient=recipient.name, answer=answer, ms=_ms_since(started))
 
     async def _wait_for_node(self, error: NodeError) -> None:
         log.warning("node_away", error=str(error))

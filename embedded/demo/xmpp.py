@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from xml.etree.ElementTree import Element
 
 import structlog
@@ -47,12 +48,13 @@ log = structlog.get_logger(__name__)
 class Service:
     """What all users share: the push service, and the average number of seconds between two events.
 
-    ``count_pushes`` returns the number of pushes that a device token has got so far, or None when no record is kept.
+    ``last_push`` returns the id of the newest push to a device token since the push with another id, or that one. It
+    returns None when no record is kept.
     """
 
     jid: str
     pause_seconds: float
-    count_pushes: Callable[[str], Awaitable[int | None]]
+    last_push: Callable[[str, int], Awaitable[int | None]]
 
     async def register(self, user: str, device: Device, send: Callable[[], Awaitable[Answer]]) -> Registered:
         """Send the registration of a device until it is accepted."""
@@ -80,18 +82,15 @@ async def play(scene: Callable[[], Awaitable[None]]) -> None:
 # Two users who write to each other ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class User:
     """A user with a phone, of a server that listens for clients on a ``port`` of this machine."""
 
-    name: str
-    domain: str
-    port: int
-    device: Device
-
-    @property
-    def jid(self) -> str:
-        return f"{self.name.lower()}@{self.domain}"
+    def __init__(self, name: str, domain: str, port: int) -> None:
+        self.name = name
+        self.jid = f"{name.lower()}@{domain}"
+        self.device = android(f"demo-{name}")
+        self.last_push = 0
+        self._port = port
 
     @asynccontextmanager
     async def online(self) -> AsyncIterator[tuple[Account, "asyncio.Queue[Element]"]]:
@@ -102,57 +101,46 @@ class User:
             if stanza.tag == "message" and text_at(stanza, "body"):
                 messages.put_nowait(stanza)
 
-        async with Account(f"{self.jid}/phone", PASSWORD, "127.0.0.1", self.port, take) as account:
+        async with Account(f"{self.jid}/phone", PASSWORD, "127.0.0.1", self._port, take) as account:
             yield account, messages
 
 
-async def converse(service: Service, users: tuple[User, User]) -> None:
+async def converse(service: Service, absent: User, writer: User) -> None:
     """Install the app on both phones, then write in turns. The recipient is always offline."""
-    for user in users:
-        await _install(service, user)
-    absent, writer = users
+    for user in (absent, writer):
+        async with user.online() as (account, _):
+            answer = await service.register(
+                user.name, user.device, partial(register, account, service.jid, user.device)
+            )
+            await account.ask_own_account(enable_xep0357(answer.service, answer.node, answer.secret))
+        log.info("went_offline", user=user.name)
     while True:
-        before = await service.count_pushes(absent.device.token)
-        await _write(writer, absent)
-        await _wait_for_push(service, absent, before)
+        before = await service.last_push(absent.device.token, absent.last_push)
+        async with writer.online() as (account, _):
+            body = element("body", text=random.choice(LINES))  # noqa: S311 - a line
+            account.send(element("message", "", {"type": "chat", "to": absent.jid, "id": new_id()}, body))
+            await account.ping()
+        log.info("wrote", user=writer.name, to=absent.name)
+        if before is not None:
+            absent.last_push = before
+            await _wait_for_push(service, absent)
         await service.pause()
-        await _come_back(absent)
+        async with absent.online() as (account, messages):  # opens the app because of the push
+            account.be_available()
+            async with asyncio.timeout(AWAY_SECONDS):
+                await messages.get()
+        log.info("came_back_and_read", user=absent.name)
         absent, writer = writer, absent
 
 
-async def _install(service: Service, user: User) -> None:
-    """Register the phone, have the user's server push to it, and go offline."""
-    async with user.online() as (account, _):
-        answer = await service.register(user.name, user.device, lambda: register(account, service.jid, user.device))
-        await account.ask_own_account(enable_xep0357(answer.service, answer.node, answer.secret))
-    log.info("went_offline", user=user.name)
-
-
-async def _write(writer: User, absent: User) -> None:
-    async with writer.online() as (account, _):
-        body = element("body", text=random.choice(LINES))  # noqa: S311 - a line
-        account.send(element("message", "", {"type": "chat", "to": absent.jid, "id": new_id()}, body))
-        await account.ping()
-    log.info("wrote", user=writer.name, to=absent.name)
-
-
-async def _wait_for_push(service: Service, user: User, before: int | None) -> None:
+async def _wait_for_push(service: Service, user: User) -> None:
     """Log the time when the push reaches the gateway."""
     started = time.monotonic()
-    while before is not None and time.monotonic() - started < PUSH_SECONDS:
-        if (await service.count_pushes(user.device.token) or 0) > before:
+    while time.monotonic() - started < PUSH_SECONDS:
+        if await service.last_push(user.device.token, user.last_push) != user.last_push:
             log.info("phone_was_pushed", user=user.name, ms=_ms_since(started))
             return
         await asyncio.sleep(POLL_SECONDS)
-
-
-async def _come_back(user: User) -> None:
-    """Open the app because of the push, and read the waiting messages."""
-    async with user.online() as (account, messages):
-        account.be_available()
-        async with asyncio.timeout(AWAY_SECONDS):
-            await messages.get()
-    log.info("came_back_and_read", user=user.name)
 
 
 # A server that pushes to its users ------------------------------------------------------------------------------------
@@ -160,12 +148,18 @@ async def _come_back(user: User) -> None:
 
 async def serve(service: Service, address: tuple[str, str, str, int]) -> None:
     """Notify the phones of three users, one of which is dead. ``address`` are the arguments of the connection."""
+    tokens = os.urandom(32).hex(), os.urandom(32).hex()
+    iphone = Device(Platform.APNS, tokens[0], "demo-iphone", APP, "production", tokens[1])
     async with NotifyingServer(*address) as server:
-        routes = [
-            await _enable(service, server, "benvolio", _iphone(), Dialect.MOD_PUSH2),
-            await _enable(service, server, "mercutio", android("demo-android"), Dialect.DRAFT),
-            await _enable(service, server, "rosaline", android("demo-android-dead", "dead-"), Dialect.DRAFT),
-        ]
+        routes = []
+        for user, device, dialect in (
+            ("benvolio", iphone, Dialect.MOD_PUSH2),
+            ("mercutio", android("demo-android"), Dialect.DRAFT),
+            ("rosaline", android("demo-android-dead", "dead-"), Dialect.DRAFT),
+        ):
+            answer = await service.register(user, device, partial(server.register, user, service.jid, device))
+            routes.append(Route(answer.service, dialect, client=answer.client))
+            server.core.enable(routes[-1])
         logging = asyncio.create_task(_log_events(server))
         try:
             while not server.component.ended.is_set():
@@ -174,13 +168,6 @@ async def serve(service: Service, address: tuple[str, str, str, int]) -> None:
         finally:
             logging.cancel()
     raise ConnectionFailed("the connection ended")
-
-
-async def _enable(service: Service, server: NotifyingServer, user: str, device: Device, dialect: Dialect) -> Route:
-    answer = await service.register(user, device, lambda: server.register(user, service.jid, device))
-    route = Route(answer.service, dialect, client=answer.client)
-    server.core.enable(route)
-    return route
 
 
 def _notify(server: NotifyingServer, route: Route) -> None:
@@ -203,10 +190,6 @@ async def _log_events(server: NotifyingServer) -> None:
 def android(name: str, fate: str = "") -> Device:
     """Return the device of an Android phone. ``fate`` is the prefix of its token."""
     return Device(Platform.FCM, f"{fate or 'demo'}{uuid.uuid4().hex}", name, APP)
-
-
-def _iphone() -> Device:
-    return Device(Platform.APNS, os.urandom(32).hex(), "demo-iphone", APP, "production", os.urandom(32).hex())
 
 
 def _ms_since(started: float) -> int:

@@ -13,8 +13,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -42,20 +42,13 @@ def stop_leftover(pid_file: Path, folder: Path) -> None:
     folder distinguishes it from an unrelated process with the same id: in a container, ids repeat at every
     start.
     """
-    process = _server_of(pid_file, folder)
-    if process is not None:
-        process.terminate()
-        if process in psutil.wait_procs([process], timeout=STOP_SECONDS)[1]:
-            process.kill()
-    pid_file.unlink(missing_ok=True)
-
-
-def _server_of(pid_file: Path, folder: Path) -> psutil.Process | None:
-    try:
+    with suppress(OSError, ValueError, psutil.Error):
         process = psutil.Process(int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0]))
-        return process if Path(process.cwd()) == folder.resolve() else None
-    except (OSError, ValueError, psutil.Error):
-        return None
+        if Path(process.cwd()) == folder.resolve():
+            process.terminate()
+            if process in psutil.wait_procs([process], timeout=STOP_SECONDS)[1]:
+                process.kill()
+    pid_file.unlink(missing_ok=True)
 
 
 def account_for(data_dir: Path) -> Account | None:
@@ -116,10 +109,16 @@ def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[
     for place in places:
         try:
             folder = _own_folder(place / "pushserver")
-            with _locked(folder):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # other checkouts may create or replace the same copy
                 return _copy(root, parts, folder / name)
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            faults.append(f"{place}: {_reason(error)}")
+            # A copied folder raises one error that lists those of its files.
+            reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+            faults.append(f"{place}: {reason}")
     raise StartError(
         f"PostgreSQL does not run as root, and its programs cannot be copied to where another account may read them "
         f"({'; '.join(faults)}): make that possible, or start as an ordinary user."
@@ -138,56 +137,28 @@ def _own_folder(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other checkouts, which may create or replace the same copy, out of ``folder``."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _copy(root: Path, parts: Sequence[str], target: Path) -> Path:
-    """Create the copy under another name first, because an interrupted copy must not look complete."""
-    wanted = _sizes(root, parts)
-    if _sizes(target, parts) == wanted:
+    """Create the copy under another name first, because an interrupted copy must not look complete.
+
+    It takes the place of a damaged one, which a running server may still use.
+    """
+    if _sizes(target, parts) == _sizes(root, parts):
         return target
-    draft = Path(tempfile.mkdtemp(dir=target.parent))
-    try:
+    with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as draft:
+        made = Path(draft, "new")
         for part in parts:
-            shutil.copytree(root / part, draft / "new" / part, symlinks=True)
-        _open_to_all(draft / "new")
-        _replace(target, draft)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            shutil.copytree(root / part, made / part, symlinks=True)
+        for path in (made, *made.rglob("*")):  # whatever umask they were installed under
+            if not path.is_symlink():
+                path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+        if target.exists():
+            target.rename(Path(draft, "old"))
+        made.rename(target)
     print(f"PostgreSQL does not run as root: another account runs a copy of its programs in {target}.", flush=True)  # noqa: T201
     return target
-
-
-def _replace(target: Path, draft: Path) -> None:
-    """Put the new copy in place of a damaged one, which a running server may still use."""
-    if target.exists():
-        target.rename(draft / "old")
-    (draft / "new").rename(target)
 
 
 def _sizes(root: Path, parts: Sequence[str]) -> dict[Path, int]:
     """Return the size of each file by its path below ``root``."""
     files = (file for part in parts for file in (root / part).rglob("*") if file.is_file())
     return {file.relative_to(root): file.stat().st_size for file in files}
-
-
-def _open_to_all(folder: Path) -> None:
-    """Let every account read and run the files, whatever umask they were installed under."""
-    for path in (folder, *folder.rglob("*")):
-        if not path.is_symlink():
-            path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
-
-
-def _reason(error: OSError) -> str:
-    """Return the error in a few words. A copied folder raises one error that lists those of its files."""
-    if isinstance(error, shutil.Error):
-        return str(error.args[0][0][2])
-    return error.strerror or str(error)

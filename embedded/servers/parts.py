@@ -23,10 +23,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPart:
-    """One embedded server.
-
-    ``address`` is its URL without a password, for people.
-    """
+    """One embedded server. ``address`` is its URL without a password, for people."""
 
     address: str
     spec: ProcessSpec

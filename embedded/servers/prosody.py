@@ -16,6 +16,7 @@ from kit.errors import StartError
 HOST = "capulet.test"
 MODULES = ("roster", "saslauth", "disco", "offline", "mam", "smacks", "carbons", "ping", "posix", "cloud_notify")
 
+CONFIGURATION_FILE = "prosody.cfg.lua"
 CONFIGURATION = """\
 run_as_root = true
 pidfile = "{folder}/prosody.pid"
@@ -69,7 +70,7 @@ class EmbeddedProsody:
         """Describe the server as a process."""
         return ProcessSpec(
             name=self.name,
-            command=[program(), "-F", "--config", str(self._configuration_file)],
+            command=[program(), "-F", "--config", str(self.folder / CONFIGURATION_FILE)],
             stop_order=StopOrder.PEER,
             folder=self.folder,
             stop_seconds=5,
@@ -79,14 +80,6 @@ class EmbeddedProsody:
     def prepare(self) -> None:
         """Write the configuration, which contains the secrets, and stop a leftover server."""
         (self.folder / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self._configuration_file, self._configuration())
-        stop_leftover(self.folder / "prosody.pid", self.folder)
-
-    @property
-    def _configuration_file(self) -> Path:
-        return self.folder / "prosody.cfg.lua"
-
-    def _configuration(self) -> str:
         components = (COMPONENT.format(domain=domain, secret=secret) for domain, secret in self.components.items())
         server = CONFIGURATION.format(
             folder=self.folder,
@@ -97,7 +90,8 @@ class EmbeddedProsody:
             options="".join(f"{name} = {value}\n" for name, value in self.options.items()),
             host=HOST,
         )
-        return server + "".join(components)
+        write_private(self.folder / CONFIGURATION_FILE, server + "".join(components))
+        stop_leftover(self.folder / "prosody.pid", self.folder)
 
 
 def is_installed() -> bool:
@@ -106,10 +100,7 @@ def is_installed() -> bool:
 
 
 def program() -> str:
-    """Return the path of Prosody.
-
-    Raises StartError when it is not installed.
-    """
+    """Return the path of Prosody. Raises StartError when it is not installed."""
     found = shutil.which("prosody")
     if found is None:
         raise StartError(

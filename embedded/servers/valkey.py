@@ -40,12 +40,8 @@ class EmbeddedValkey:
         can run our tasks.
         """
         with suppress(OSError):
-            return self._password_file.read_text(encoding="ascii")
+            return (self.data_dir / "password").read_text(encoding="ascii")
         return secrets.token_urlsafe(32)
-
-    @property
-    def _password_file(self) -> Path:
-        return self.data_dir / "password"
 
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
@@ -64,7 +60,7 @@ class EmbeddedValkey:
         Stop a leftover server.
         """
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self._password_file, self.password)
+        write_private(self.data_dir / "password", self.password)
         settings = {
             "bind": "127.0.0.1",
             "port": self.port,

@@ -17,8 +17,7 @@ from django.conf import settings
 from embedded.servers.folders import write_private
 from embedded.servers.parts import EmbeddedPart, fetch
 from embedded.servers.ports import is_free
-from embedded.stack.children import preload
-from embedded.stack.plan import Plan
+from embedded.stack.plan import Plan, preload
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import MergedLog
 from embedded.supervisor.processes import ProcessSpec
@@ -80,14 +79,13 @@ async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     starting = asyncio.create_task(_start(plan, supervisor, private_key))
     waiting = asyncio.create_task(signalled.wait())
     replacing = asyncio.create_task(_replace_at_signal(plan, supervisor, starting))
-    following = asyncio.create_task(_run_afterwards(plan, supervisor, starting))
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not signalled.is_set():
             starting.result()  # raises the error of the start
             await waiting
     finally:
-        for task in (starting, waiting, replacing, following):
+        for task in (starting, waiting, replacing):
             task.cancel()
         supervisor.print_line("Stopping.")
         await supervisor.stop()
@@ -122,18 +120,6 @@ async def _replace_at_signal(plan: Plan, supervisor: Supervisor, starting: "asyn
             await _replace_all(plan, supervisor)
         except StartError as error:
             supervisor.print_line(f"Not replaced: {error}.")
-
-
-async def _run_afterwards(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
-    """Run the processes that run once, when the server has started. They are stopped with everything else."""
-    await asyncio.wait({starting})
-    if starting.cancelled() or starting.exception():
-        return
-    for spec in plan.afterwards:
-        try:
-            await supervisor.run(spec)
-        except StartError as error:
-            supervisor.print_line(f"Not run: {error}.")
 
 
 async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:

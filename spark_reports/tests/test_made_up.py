@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from embedded.demo.reports import STORED
+from embedded.demo.reports import STORED, publish_stored
 from embedded.made_up_facts import write_day
-from embedded.management.commands.demo import Command as Demo
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
 from spark_reports.jobs.tables import EVENT_TABLES, LIFETIME_WEEKS
@@ -87,8 +85,8 @@ def test_the_stored_reports_are_those_that_the_jobs_make_of_made_up_facts(
 
 
 def test_two_weeks_are_made_up_once_and_real_tables_stay_unchanged(embedded: None) -> None:
-    call_command("demo_reports")
-    call_command("demo_reports")
+    publish_stored()
+    publish_stored()
 
     last = last_closed_day(timezone.now())
     days = [last - timedelta(days=n) for n in reversed(range(DAYS))]
@@ -121,18 +119,11 @@ def test_made_up_facts_are_a_whole_day_each_and_begin_as_the_day_before_ended(la
 
 def test_a_server_that_ever_had_reports_gets_no_made_up_ones(embedded: None) -> None:
     reports.publish(date(2026, 11, 20))
-    call_command("demo_reports")
+    publish_stored()
     assert not ReportRun.objects.filter(is_made_up=True).exists()
 
 
 def test_a_database_of_an_operator_gets_no_made_up_reports(settings: LazySettings) -> None:
     settings.EMBEDDED = {}
-    with pytest.raises(CommandError, match="embedded database of a demonstration only"):
-        call_command("demo_reports")
-    assert Demo().afterwards() == []
-
-
-def test_a_demonstration_makes_up_reports_once_it_is_ready(settings: LazySettings) -> None:
-    settings.EMBEDDED = {"DATABASE_URL": "postgresql://embedded"}
-    [process] = Demo().afterwards()
-    assert process.command[-1] == "demo_reports"
+    publish_stored()
+    assert not ReportRun.objects.exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedded.demo.addresses import SERVICE, USER_SERVER, DemoServer
+from embedded.demo.addresses import SERVICE, USER_SERVER, arguments_of, choose, component_of, part_of
 from embedded.servers import prosody
 from embedded.servers.parts import takes
 from embedded.servers.ports import Ports, free_port
@@ -14,12 +14,11 @@ from kit.errors import StartError
 
 
 def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_path: Path) -> None:
-    demo_server = DemoServer.choose(tmp_path, Ports(tmp_path / "ports.json"))
-    settings, secrets = demo_server.settings(), demo_server.prosody.components
+    server = choose(tmp_path, Ports(tmp_path / "ports.json"))
+    settings, secrets = component_of(server), server.components
     assert settings["XMPP_COMPONENT_JID"] == SERVICE
     assert settings["XMPP_COMPONENT_SECRET"] == secrets[SERVICE]
-    assert not [secret for secret in secrets.values() if secret in " ".join(demo_server.arguments())]
-    assert not [secret for secret in secrets.values() if secret in repr(demo_server)]
+    assert not [secret for secret in secrets.values() if secret in " ".join(arguments_of(server)) + repr(server)]
 
 
 def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,9 +28,9 @@ def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path, m
         made.mkdir()
     program.touch(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    demo_server = DemoServer.choose(folder, Ports(folder / "ports.json"))
+    server = choose(folder, Ports(folder / "ports.json"))
     assert not list(folder.iterdir())
-    demo_server.part().spec.prepare()
+    part_of(server).spec.prepare()
     files = [file for file in (folder / "prosody").iterdir() if file.is_file()]
     assert len(files) == 2
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -43,9 +42,9 @@ def test_its_files_are_private_and_it_listens_on_loopback_only(tmp_path: Path, m
 
 def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
     ports = Ports(tmp_path / "ports.json")
-    first, second = DemoServer.choose(tmp_path, ports), DemoServer.choose(tmp_path, ports)
-    assert first.prosody.component_port == second.prosody.component_port
-    assert first.prosody.components != second.prosody.components
+    first, second = choose(tmp_path, ports), choose(tmp_path, ports)
+    assert first.component_port == second.component_port
+    assert first.components != second.components
 
 
 def test_a_missing_prosody_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

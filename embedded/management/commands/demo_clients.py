@@ -1,23 +1,37 @@
-"""`manage.py demo_clients`: run a few phones that register, look each other up and notify each other, endlessly."""
+"""`manage.py demo_clients`: run phones that register, look each other up and notify each other, endlessly.
+
+With an XMPP server, its users do the same: two of them write to each other, and a server speaks Push 2.0. Made-up
+reports are published first, so that there are charts at once.
+"""
 
 import asyncio
+import logging
 import signal
 import time
-from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
+import httpx
+import orjson
 import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
 
+from embedded.demo import xmpp
 from embedded.demo.people import SEED, DemoRun, make_people
-from kit.http.connections import new_client
-from waku_bridge.client import Session
+from embedded.demo.reports import publish_stored
+from kit.http.connections import HttpClient, new_client
+from waku_bridge.client.session import Session
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
+from xmpp_bridge.models import App
 
-NODE_TIMEOUT_SECONDS = 10.0
+BUNDLE = "im.example.demo"
+TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.05  # short, so that the milliseconds of the log are the server's
 log = structlog.get_logger(__name__)
 
@@ -28,27 +42,54 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--seed", type=int, default=SEED, help="who the clients are and what they do (1)")
         parser.add_argument("--pause", type=float, default=1.0, help="seconds between two events, on average (1)")
+        parser.add_argument("--users", default="", metavar="DOMAIN", help="domain of two users of XMPP")
+        parser.add_argument("--port", type=int, help="port of their server for clients, on this machine")
+        parser.add_argument("--server", metavar="DOMAIN", help="the component that speaks Push 2.0")
+        parser.add_argument("--secret-file", type=Path, help="file with the secret of that component")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        if not settings.WAKU_NODES:
+        if not settings.WAKU_NODES and not options["users"]:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py demo`.")
-        log.info("demo_started", node=settings.WAKU_NODES[0])
-        asyncio.run(until_stopped(_live(options["seed"], options["pause"])))
+        publish_stored()
+        if options["users"]:
+            logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it logs every connection
+            App.objects.get_or_create(slug=xmpp.APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
+        log.info("demo_started", node=next(iter(settings.WAKU_NODES), ""), service=settings.XMPP_COMPONENT_JID)
+        asyncio.run(_until_stopped(options))
         log.info("demo_stopped")
 
 
-async def until_stopped(live: Coroutine[Any, Any, None]) -> None:
-    """Run this until it ends, or until a signal stops it."""
-    living = asyncio.create_task(live)
+async def _until_stopped(options: dict[str, Any]) -> None:
+    living = asyncio.create_task(_live(options))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, living.cancel)
     with suppress(asyncio.CancelledError):
         await living
 
 
-async def _live(seed: int, pause_seconds: float) -> None:
-    async with new_client(timeout_seconds=NODE_TIMEOUT_SECONDS) as client:
-        node = WakuNode(settings.WAKU_NODES[0], client)
-        session = Session(node, pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0], poll_seconds=POLL_SECONDS)
-        people = make_people(seed, version=int(time.time()))
-        await DemoRun(session, server_identity().pub33, people, seed=seed, pause_seconds=pause_seconds).live()
+async def _live(options: dict[str, Any]) -> None:
+    pause, seed = options["pause"], options["seed"]
+    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client, asyncio.TaskGroup() as group:
+        if settings.WAKU_NODES:
+            node, topic = WakuNode(settings.WAKU_NODES[0], client), settings.WAKU_PUBSUB_TOPICS[0]
+            session = Session(node, pubsub_topic=topic, poll_seconds=POLL_SECONDS)
+            people = make_people(seed, version=int(time.time()))
+            run = DemoRun(session, server_identity().pub33, people, seed=seed, pause_seconds=pause)
+            group.create_task(run.live())
+        if options["users"]:
+            last_push = partial(_last_push, client, next(iter(settings.GORUSH_URLS), ""))
+            service = xmpp.Service(settings.XMPP_COMPONENT_JID, 3 * pause, last_push)
+            users = [xmpp.User(name, options["users"], options["port"]) for name in ("Juliet", "Romeo")]
+            secret = options["secret_file"].read_text(encoding="ascii").strip()
+            address = options["server"], secret, settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
+            group.create_task(xmpp.play(lambda: xmpp.converse(service, *users)))
+            group.create_task(xmpp.play(lambda: xmpp.serve(service, address)))
+
+
+async def _last_push(client: HttpClient, gorush_url: str, token: str, since: int) -> int | None:
+    """Return the id of the newest push to a token, by the development gorush. A real gorush keeps no record."""
+    try:
+        answer = await client.request("GET", f"{gorush_url}/dev/pushes?token={token}&since={since}")
+    except httpx.HTTPError:
+        return None
+    return int(orjson.loads(answer.content)["last_id"]) if answer.status_code == HTTPStatus.OK else None

@@ -14,7 +14,7 @@ from embedded.stack.addresses import Addresses, addresses_of
 from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import only_one, run
 from embedded.supervisor.output import MergedLog
-from kit.errors import StartError
+from kit.errors import StartError, first_of
 from kit.metrics import files
 from pushserver.config.data_dir import refuse_a_full_disk, usable
 
@@ -45,7 +45,7 @@ class Command(BaseCommand):
                     plan = self.plan(here, cpus=options["processes"])
                 run(plan, log=log, private_key=settings.SERVER_PRIVATE_KEY)
         except* StartError as errors:
-            fault = _first_line(errors)
+            fault = f"manage.py up: {first_of(errors)}"
         if fault:
             self.stderr.write(fault)
             sys.exit(1)
@@ -80,11 +80,3 @@ def _embedded_parts(here: Addresses) -> Iterator[parts.EmbeddedPart]:
         yield parts.waku_node(settings.DATA_DIR, here.ports["node"], topics, ring_capacity=capacity)
     if "GORUSH_URL" in settings.EMBEDDED:
         yield parts.gorush(settings.DATA_DIR, here.ports["gorush"])
-
-
-def _first_line(errors: BaseExceptionGroup[StartError]) -> str:
-    """Return the first error of a group. Errors of parts that started together come as a group."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"manage.py up: {error}"
