@@ -2,7 +2,7 @@
 
 The loop is open: the moment of every request is fixed before the first is sent. A request goes out at its moment with
 any number of others unanswered, and its latencies count from there. So the measure of a server that stalls is what its
-senders would see. This module has what both bridges share, and the load through Waku. `xmpp_load` is for XMPP.
+senders would see.
 
 See docs/canary.md.
 """
@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from math import ceil
 from typing import Any, TypeVar
@@ -24,17 +25,12 @@ import orjson
 from kit.buckets.bucket import BucketLimits
 from kit.figures import Distribution, distribution
 from kit.http.connections import HttpClient
-from waku_bridge.client import (
-    Destination,
-    RegisteringClient,
-    Session,
-    android,
-    ask_to_push,
-    new_identity,
-    new_state,
-    one_to_one,
-)
-from waku_bridge.client.reading import CLOCK_SKEW_NS, PAGE_SIZE
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.events import Destination
+from waku_bridge.client.notices import ask_to_push, one_to_one
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.session import CLOCK_SKEW_NS, PAGE_SIZE, Session
+from waku_bridge.client.state import android, new_state
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError
@@ -56,16 +52,8 @@ NO_CIPHERTEXT = "0x"
 PUSHES_PAGE = 10_000
 
 Item = TypeVar("Item")
-OnItem = Callable[[], None]
-# Called with the title of a step and its number of items. What it returns is called after each item.
-Progress = Callable[[str, int], OnItem]
 # An identifier, and when it arrived (Unix nanoseconds).
 Arrival = tuple[str, int]
-
-
-def silent(_title: str, _total: int) -> OnItem:
-    """Show no progress."""
-    return lambda: None
 
 
 # Judging --------------------------------------------------------------------------------------------------------------
@@ -99,34 +87,26 @@ class Sent:
     """The result of sending. ``lags_ms`` are the delays of starts, and ``publish_ms`` the times that the peer took.
 
     ``refused`` counts the requests that the node refused, by its error code, and ``not_sent`` has their numbers.
-    ``cpu_seconds`` is the CPU time of the whole process.
     """
 
     lags_ms: list[float] = field(default_factory=list)
     publish_ms: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     not_sent: list[int] = field(default_factory=list)
-    cpu_seconds: float = 0.0
-    max_in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The cost of the load for the generator itself.
-
-    ``lag_ms`` is the delay with which requests left: a delay near the latencies makes them worthless.
+    """The delay with which requests left, and the time that the node took. A delay near the latencies makes them
+    worthless.
     """
 
-    cpu_ms_per_request: float
-    build_cpu_ms_per_request: float
-    max_in_flight: int
     lag_ms: Distribution | None
     publish_ms: Distribution | None
 
     @classmethod
-    def of(cls, sent: Sent, count: int, *, build_seconds: float = 0.0) -> "Generator":
-        sent_ms, built_ms = (round(seconds * 1000 / count, 3) for seconds in (sent.cpu_seconds, build_seconds))
-        return cls(sent_ms, built_ms, sent.max_in_flight, distribution(sent.lags_ms), distribution(sent.publish_ms))
+    def of(cls, sent: Sent) -> "Generator":
+        return cls(distribution(sent.lags_ms), distribution(sent.publish_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +114,8 @@ class Result:
     """The result of a load. ``pushes`` is None when gorush keeps no record.
 
     ``merged`` counts the requests that were answered with success, and whose phone got a later wake-up instead of a
-    push of their own, because they were beyond a limit. ``refused`` counts requests by the reason of their refusal. At
-    Waku the node or a report refuses, and such a request is not lost. At XMPP it is lost, because no honest load is
-    refused there. ``replies`` at XMPP are those of XEP-0357, because Push 2.0 has none.
+    push of their own, because they were beyond a limit. ``refused`` counts requests by the reason with which the node
+    or a report refused them. They are not lost.
     """
 
     requests: int
@@ -156,26 +135,14 @@ class Result:
 # Sending and recording ------------------------------------------------------------------------------------------------
 
 
-async def send_on_time(
-    items: Sequence[Item],
-    due_ns: Sequence[int],
-    send: Callable[[Item], Awaitable[None]],
-    on_sent: OnItem = lambda: None,
-) -> Sent:
+async def send_on_time(items: Sequence[Item], due_ns: Sequence[int], send: Callable[[Item], Awaitable[None]]) -> Sent:
     """Send each item when it is due. The loop is open: nothing waits for an answer, nor for the node."""
     sent = Sent()
-    in_flight: set[asyncio.Task[None]] = set()
-    started = time.process_time()
-    for number, (item, at_ns) in enumerate(zip(items, due_ns, strict=True)):
-        # Also for a late one: tasks in flight must still get to run.
-        await asyncio.sleep(max(0, at_ns - time.time_ns()) / 1e9)
-        task = asyncio.create_task(_send(number, item, at_ns, send, sent))
-        in_flight.add(task)
-        task.add_done_callback(in_flight.discard)
-        sent.max_in_flight = max(sent.max_in_flight, len(in_flight))
-        on_sent()
-    await asyncio.gather(*in_flight)
-    sent.cpu_seconds = time.process_time() - started
+    async with asyncio.TaskGroup() as in_flight:
+        for number, (item, at_ns) in enumerate(zip(items, due_ns, strict=True)):
+            # Also for a late one: tasks in flight must still get to run.
+            await asyncio.sleep(max(0, at_ns - time.time_ns()) / 1e9)
+            in_flight.create_task(_send(number, item, at_ns, send, sent))
     return sent
 
 
@@ -255,7 +222,7 @@ class LoadRequests:
     to the user with the key hash ``recipients[n]``.
 
     They are sealed before the first is sent, so that sending is cheap. The message id is also the payload for the
-    phone, so that a push can be traced. ``build_seconds`` is CPU time.
+    phone, so that a push can be traced.
     """
 
     message_ids: list[bytes]
@@ -263,41 +230,45 @@ class LoadRequests:
     messages: list[WakuMessage]
     senders: tuple[Identity, ...]
     recipients: list[bytes]
-    build_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class WakuLoad:
-    """A load on the server with the public key ``server``, through a node."""
+    """A load on the server with the public key ``server``, through a node. ``say`` is called at each step."""
 
     node: WakuNode
     server: bytes
     pubsub_topic: str
-    progress: Progress = silent
+    say: Callable[[str], object] = lambda _: None
 
     async def register(self, count: int) -> list[RegisteringClient]:
         """Register new phones, each of a user of its own.
 
         Raises what `Session.register` raises, as soon as one fails.
         """
-        phones = [_new_phone(self.server) for _ in range(count)]
-        await self._register_all(phones, self.progress("registering devices", count))
+        self.say(f"Registering {count} devices.")
+        phones = []
+        for _ in range(count):
+            state = new_state(self.server, random_bytes=os.urandom)
+            phones.append(RegisteringClient(new_identity(os.urandom), state, os.urandom))
+            phones[-1].change(android(os.urandom))
+        await self._register_all(phones)
         return phones
 
     async def unregister(self, phones: Sequence[RegisteringClient]) -> None:
+        self.say("Unregistering them.")
         for phone in phones:
             phone.unregister()
-        await self._register_all(phones, self.progress("unregistering devices", len(phones)))
+        await self._register_all(phones)
 
     def build(self, phones: Sequence[RegisteringClient], *, rate: float, seconds: float) -> LoadRequests:
         """Build ``rate`` requests per second, evenly spread, due from when all are built. Each notifies one phone."""
         count = max(1, round(rate * seconds))
-        on_built = self.progress("building requests", count)
+        self.say(f"Building {count} requests.")
         senders = tuple(new_identity(os.urandom) for _ in range(SENDERS))
         destinations = [self._destination(phone) for phone in phones]
         begin_ns = time.time_ns() + _building_ns(destinations[0], senders[0], count)
-        requests = LoadRequests([], [], [], senders, [], build_seconds=0)
-        started = time.process_time()
+        requests = LoadRequests([], [], [], senders, [])
         for number in range(count):
             destination, message_id = destinations[number % len(destinations)], os.urandom(32)
             due_ns = begin_ns + round(number * 1e9 / rate)
@@ -305,18 +276,20 @@ class WakuLoad:
             requests.due_ns.append(due_ns)
             requests.messages.append(_request(destination, senders[number % SENDERS], message_id, due_ns))
             requests.recipients.append(destination.public_key_hash)
-            on_built()
-        return replace(requests, build_seconds=time.process_time() - started)
+        return requests
 
     async def run(self, requests: LoadRequests, record: PushRecord, *, drain_seconds: float) -> Result:
         """Send the requests when they are due, and wait for what is missing."""
         await record.skip()
         reader = ReplyReader(self.node, self.pubsub_topic, requests.senders)
         following = asyncio.create_task(reader.follow())
-        on_sent = self.progress("sending requests", len(requests.messages))
-        sent = await send_on_time(requests.messages, requests.due_ns, self._publish, on_sent)
-        deadline = time.monotonic() + drain_seconds
-        await self._drain(reader, requests.message_ids, deadline)
+        self.say("Sending them.")
+        sent = await send_on_time(requests.messages, requests.due_ns, partial(self.node.publish, self.pubsub_topic))
+        self.say("Waiting for answers.")
+        deadline, is_waiting = time.monotonic() + drain_seconds, True
+        while is_waiting and time.monotonic() < deadline:
+            is_waiting = bool(reader.unanswered(requests.message_ids))
+            await asyncio.sleep(POLL_SECONDS)  # and a moment longer: the second answer to a request comes later
         following.cancel()
         with suppress(asyncio.CancelledError):
             await following
@@ -326,13 +299,12 @@ class WakuLoad:
             record, lambda pushes: evaluate(requests, sent, replies, pushes), deadline=deadline
         )
 
-    async def _register_all(self, phones: Sequence[RegisteringClient], on_registered: OnItem) -> None:
+    async def _register_all(self, phones: Sequence[RegisteringClient]) -> None:
         session, free = Session(self.node, pubsub_topic=self.pubsub_topic), asyncio.Semaphore(REGISTER_AT_ONCE)
 
         async def register(phone: RegisteringClient) -> None:
             async with free:
                 await session.register(phone, timeout_seconds=REGISTER_TIMEOUT_SECONDS)
-            on_registered()
 
         async with asyncio.TaskGroup() as group:
             for phone in phones:
@@ -349,32 +321,10 @@ class WakuLoad:
             version=phone.version,
         )
 
-    async def _publish(self, message: WakuMessage) -> None:
-        await self.node.publish(self.pubsub_topic, message)
-
-    async def _drain(self, reader: "ReplyReader", message_ids: Sequence[bytes], deadline: float) -> None:
-        """Wait until every request is answered, and a moment longer: the second answer to a request comes later."""
-        waiting = len(message_ids)
-        on_answer = self.progress("waiting for answers", waiting)
-        while waiting and time.monotonic() < deadline:
-            answered = waiting - reader.unanswered(message_ids)
-            for _ in range(answered):
-                on_answer()
-            waiting -= answered
-            await asyncio.sleep(POLL_SECONDS)
-
 
 def phones_for(rate: float, seconds: float, limits: BucketLimits) -> int:
     """Return the number of phones of which none gets more pushes than the limits of an address allow."""
     return max(ceil(rate * min(seconds, limit.seconds) / limit.tokens) for limit in limits)
-
-
-def _new_phone(server: bytes) -> RegisteringClient:
-    state = new_state(server, random_bytes=os.urandom)
-    # The contact code is published once and never again, because it is not part of the measurement.
-    phone = RegisteringClient(new_identity(os.urandom), state, os.urandom, advertise_every_seconds=10.0**6)
-    phone.change(android(os.urandom))
-    return phone
 
 
 def _building_ns(destination: Destination, sender: Identity, count: int) -> int:
@@ -481,17 +431,14 @@ class ReplyReader:
     def _open(self, raw: Any, at_ns: int) -> Reply | None:
         try:
             message = from_json(raw)
-        except BadNodeMessage:
+            senders = self._senders.get(message.content_topic, [])
+            body = decode(message.payload, senders, senders[0]).body if senders else None
+        except (BadNodeMessage, CodecError):  # it is for another sender
             return None
-        for sender in self._senders.get(message.content_topic, ()):
-            try:
-                body = decode(message.payload, [sender], sender).body
-            except CodecError:  # it is for another sender
-                continue
-            if isinstance(body, PushResponse):
-                is_success = bool(body.reports) and all(report.success for report in body.reports)
-                return Reply(body.message_id, is_success, at_ns)
-        return None
+        if not isinstance(body, PushResponse):
+            return None
+        is_success = bool(body.reports) and all(report.success for report in body.reports)
+        return Reply(body.message_id, is_success, at_ns)
 
 
 def evaluate(requests: LoadRequests, sent: Sent, replies: Sequence[Reply], pushes: Sequence[Arrival] | None) -> Result:
@@ -510,7 +457,7 @@ def evaluate(requests: LoadRequests, sent: Sent, replies: Sequence[Reply], pushe
         replies=arrivals(_without(due_ns, not_sent), [(reply.message_id.hex(), reply.at_ns) for reply in replies]),
         merged=len(merged),
         refused=dict(sent.refused + Counter({"no success": len(failed - not_sent)})),
-        generator=Generator.of(sent, len(identifiers), build_seconds=requests.build_seconds),
+        generator=Generator.of(sent),
     )
 
 

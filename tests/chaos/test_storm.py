@@ -16,11 +16,10 @@ from threading import Event
 
 import pytest
 
-from embedded.xmpp_load import XmppLoad
 from tests.chaos.conftest import NewWorld
 from tests.chaos.faults import FAIL_OVER, FAULTS, LOSSES, LOST_ANSWERS, READ_ONLY, Storm
 from tests.chaos.world import World
-from tests.interop.xmpp.service import APP, SERVICE, Service
+from tests.interop.xmpp.service import Service
 from tests.rig.ledger import Story, collect, judge, judge_pushes, print_table, say, wait_until_over
 from tests.rig.load import Pushes, Target, send_steadily, targets_of
 from tests.rig.server import wait_until
@@ -113,7 +112,7 @@ def test_a_storm_loses_nothing_and_doubles_have_one_collapse_id(world: World, pl
 
 async def _push(service: Service, sent: Pushes, is_over: Event) -> None:
     async with service.user_server() as server:
-        routes = await XmppLoad(server, SERVICE, APP).register(30)
+        routes = await server.routes(30)
         await sent.send(server, routes, per_second=RATE, is_enough=lambda _: is_over.is_set())
 
 

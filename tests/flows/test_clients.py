@@ -8,19 +8,11 @@ import time
 import pytest
 
 from tests.rig.network import Network, android, iphone, new_identity, new_sender, unregistered_phone
-from waku_bridge.client import (
-    Address,
-    NoAnswer,
-    Notified,
-    Outcome,
-    Preferences,
-    RegisteringClient,
-    RegistrationRefused,
-    SendingClient,
-    Standing,
-    Timeouts,
-    new_state,
-)
+from waku_bridge.client.events import Notified, Outcome
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.session import NoAnswer, RegistrationRefused
+from waku_bridge.client.state import Address, Preferences, Standing, new_state
 from waku_bridge.messages import RegistrationError
 
 

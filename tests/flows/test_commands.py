@@ -20,9 +20,8 @@ from embedded.supervisor.processes import StopOrder
 from tests.rig.network import Network
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, wait_until
-from waku_bridge.client import Outcome, Refused
-from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Reason
-from waku_bridge.client.labels import OUTCOMES, REFUSALS, UNREMARKABLE, words
+from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Outcome, Reason, Refused
+from waku_bridge.management.commands.client import OUTCOMES, REFUSALS, UNREMARKABLE, words
 from waku_bridge.messages import RegistrationError
 
 BOBS_PHONE = firebase_token("bobs-own-phone")
@@ -155,7 +154,6 @@ def test_every_request_of_a_load_is_pushed_once_and_answered_once(
     assert (result["merged"], result["refused"]) == (0, {})
     generator = result["generator"]
     assert generator["lag_ms"]["count"] == generator["publish_ms"]["count"] == 200
-    assert generator["cpu_ms_per_request"] > 0
     left = "SELECT count(*) FROM registrations_registration WHERE state = 'active' AND created_at > %s"
     assert network.rows(left, started_at) == [(0,)]
     assert "request → gorush" in printed

@@ -12,7 +12,8 @@ from notifications.messages import Report, ReportError
 from tests.rig.conversation import to_server
 from tests.rig.network import APP_TOPIC, Network, android, iphone, new_identity, new_sender, unregistered_phone
 from tests.rig.server import Fleet
-from waku_bridge.client import NoAnswer, RegisteringClient
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.session import NoAnswer
 from waku_bridge.codec.keys import author_hash
 from waku_bridge.codec.limits import MAX_BODY_BYTES
 from waku_bridge.messages import MessageType

@@ -36,7 +36,8 @@ from tests.rig.collector import Collector, attributes, collector
 from tests.rig.databases import connected_to
 from tests.rig.network import Network, android, iphone, network_of, new_identity, new_sender
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, log_in, served, wait_for_http, wait_until
-from waku_bridge.client import Destination, Preferences
+from waku_bridge.client.events import Destination
+from waku_bridge.client.state import Preferences
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import canary_identity, server_identity
 from waku_bridge.messages import WakuMessage

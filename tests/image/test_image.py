@@ -37,7 +37,7 @@ from tests.rig import server as processes
 from tests.rig.network import Network, android, iphone, new_sender
 from tests.rig.peers import ask
 from tests.rig.server import Fleet, wait_for_http, wait_until
-from waku_bridge.client import Address
+from waku_bridge.client.state import Address
 from waku_bridge.codec.keys import Identity
 
 pytestmark = pytest.mark.image

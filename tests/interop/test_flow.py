@@ -15,7 +15,8 @@ from tests.rig import server as processes
 from tests.rig.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.rig.peers import Server
 from tests.rig.server import SERVER, Fleet
-from waku_bridge.client import Address, NoAnswer
+from waku_bridge.client.session import NoAnswer
+from waku_bridge.client.state import Address
 from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.peers

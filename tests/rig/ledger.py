@@ -173,7 +173,7 @@ def judge_pushes(
         f" refused: {dict(Counter(sent.refused.values()))}"
     )
     assert not sent.unanswered
-    assert set(sent.requests.values()) <= sent.stored
+    assert set(sent.requests.values()) <= sent.stored.keys()
     assert not unexplained
     assert not split
 

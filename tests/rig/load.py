@@ -10,12 +10,16 @@ from itertools import count, cycle, islice
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from embedded.load import Arrival, Generator, Result, Sent, arrivals
+from notifications.messages import Grade
 from tests.interop.xmpp.service import Neighbour, ciphertext, iv
 from tests.rig.network import Network, Sender, android, iphone, new_sender
 from tests.rig.server import wait_until
-from waku_bridge.client import Destination
+from waku_bridge.client.events import Destination
 from waku_bridge.messages import WakuMessage
-from xmpp_bridge.client import Failed, Grade, Notification, Refused, Route, Stored
+from xmpp_bridge.client.elements import Refused
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.user_server import Failed, Route, Stored
 from xmpp_bridge.messages import Dialect
 
 RECIPIENTS = 8
@@ -143,15 +147,15 @@ class Pushes:
     """Pushes of a user's server.
 
     ``at``, ``ids`` and ``requests`` are by ciphertext: the Unix time, the stanza id, and the stanza id of pushes that
-    get an answer. The others are by stanza id: ``unanswered`` requests, ``stored`` ones, and ``refused``, also of those
-    that were stored later.
+    get an answer. The others are by stanza id: ``unanswered`` requests, ``stored`` ones with the time, and ``refused``,
+    also of those that were stored later.
     """
 
     at: dict[str, float] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     requests: dict[str, str] = field(default_factory=dict)
     unanswered: dict[str, tuple[float, Element]] = field(default_factory=dict)
-    stored: set[str] = field(default_factory=set)
+    stored: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     repeated: int = 0
 
@@ -160,9 +164,9 @@ class Pushes:
     ) -> None:
         """Send at a steady rate until ``is_enough``, and then wait until every request has its acknowledgement."""
         noting = asyncio.create_task(self._note(server))
-        started = time.monotonic()
+        started, started_at = time.monotonic(), time.time()
         for number, route in zip(count(1), cycle(routes), strict=False):
-            self._push(server, route)
+            self._push(server, route, started_at + (number - 1) / per_second)
             await asyncio.sleep(max(0.0, started + number / per_second - time.monotonic()))
             self._repeat(server)
             if is_enough(number):
@@ -173,11 +177,11 @@ class Pushes:
             self._repeat(server)
         noting.cancel()
 
-    def _push(self, server: Neighbour, route: Route) -> None:
+    def _push(self, server: Neighbour, route: Route, due_at: float) -> None:
         text = ciphertext()
         notification = Notification(Grade.NORMAL, text, "" if route.dialect is Dialect.MOD_PUSH2 else iv())
         for stanza in server.notify(route, notification):
-            self.at[text], self.ids[text] = time.time(), stanza.get("id", "")
+            self.at[text], self.ids[text] = due_at, stanza.get("id", "")
             if route.dialect is Dialect.XEP0357:
                 self.requests[text] = self.ids[text]
                 self.unanswered[self.ids[text]] = (time.time(), stanza)
@@ -190,11 +194,19 @@ class Pushes:
                 self.repeated += 1
                 server.component.send(stanza)
 
+    def result(self, recorded: Sequence[Arrival] | None) -> Result:
+        """Return the result of a load, by the record of pushes. Latencies count from when a push was due."""
+        due_ns = {text: round(at * 1e9) for text, at in self.at.items()}
+        stored = [(identifier, round(at * 1e9)) for identifier, at in self.stored.items()]
+        replies = arrivals({identifier: due_ns[text] for text, identifier in self.requests.items()}, stored)
+        refused = dict(Counter(self.refused.values()))
+        return Result(len(due_ns), arrivals(due_ns, recorded or ()), replies, 0, refused, Generator.of(Sent()))
+
     async def _note(self, server: Neighbour) -> None:
         while True:
             match await server.next_event(timeout_seconds=None):
                 case Stored(identifier):
-                    self.stored.add(identifier)
+                    self.stored.setdefault(identifier, time.time())
                     self.unanswered.pop(identifier, None)
                 case Failed(identifier, Refused() as refusal):
                     self.refused[identifier] = str(refusal)

@@ -16,25 +16,13 @@ from coincurve import PrivateKey
 from kit.http.connections import PlainClient, new_client
 from notifications.messages import Report
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, wait_until
-from waku_bridge.client import (
-    Address,
-    Content,
-    Destination,
-    NoAnswer,
-    Notified,
-    Preferences,
-    RegisteringClient,
-    SendingClient,
-    Session,
-    Standing,
-    StoreReader,
-    Timeouts,
-    ask_to_push,
-    new_state,
-    one_to_one,
-)
 from waku_bridge.client import state as addresses
-from waku_bridge.client.reading import CLOCK_SKEW_NS
+from waku_bridge.client.events import Destination, Notified
+from waku_bridge.client.notices import Content, ask_to_push, one_to_one
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.session import CLOCK_SKEW_NS, NoAnswer, Session, StoreReader
+from waku_bridge.client.state import Address, Preferences, Standing, new_state
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import Encoded, decode
 from waku_bridge.codec.errors import CodecError

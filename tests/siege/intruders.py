@@ -9,10 +9,15 @@ from xml.etree.ElementTree import Element
 
 from slixmpp.xmlstream import tostring
 
+from notifications.messages import Grade
 from tests.interop.xmpp.peers import SERVICE
 from tests.interop.xmpp.service import APP, Neighbour, ciphertext, iv
-from xmpp_bridge.client import Device, Dialect, Grade, Notification, Platform, Route, new_id, registering
-from xmpp_bridge.client.user_server import UserServer
+from xmpp_bridge.client import registering
+from xmpp_bridge.client.connections import new_id
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.registering import Device, Platform
+from xmpp_bridge.client.user_server import Route, UserServer
+from xmpp_bridge.messages import Dialect
 
 # Servers let a component send this much in one stanza, and our limit is higher.
 LARGE_BYTES = 200_000

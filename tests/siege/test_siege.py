@@ -21,21 +21,22 @@ import psutil
 import psycopg
 import pytest
 
-from embedded.load import LoadRequests, PushRecord, Result, WakuLoad
+from embedded.load import LoadRequests, PushRecord, Result, WakuLoad, judge_when_recorded
 from embedded.servers import prosody
-from embedded.xmpp_load import XmppLoad
 from kit.http.connections import HttpClient, new_client
 from tests.interop.xmpp import peers
-from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK, SERVICE
+from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK
 from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service
+from tests.rig.load import Pushes
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, NewFleet, served, wait_until
 from tests.siege import intruders
 from tests.siege.besiege import Besiegers
 from tests.siege.payloads import TOMBSTONE, Payloads, Phone
-from waku_bridge.client import RegisteringClient
+from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
+from xmpp_bridge.client.user_server import Route
 
 pytestmark = pytest.mark.chaos
 SECONDS = int(os.environ.get("SIEGE_SECONDS") or 300)
@@ -196,8 +197,7 @@ async def hold_out(service: Service) -> Siege:
     """Register the honest clients, start the besiegers and the intruders, and measure."""
     fleet = service.fleet
     async with honest_clients(fleet) as (honest, warm_up), service.user_server() as server:
-        xmpp = XmppLoad(server, SERVICE, app=APP)
-        routes = await xmpp.register(DEVICES)
+        routes = await server.routes(DEVICES)
         victims = [Phone(each.identity.key_hash, each.installation_id, each.access_token) for each in honest.phones]
         rates = {"rate": HOSTILE_RATE, "seconds": SECONDS, "keys": KEYS, "kind": ATTACK}
         besiegers = Besiegers(fleet.environment["WAKU_NODES"], SERVER.pub33, victims, warm_up.messages, **rates)
@@ -206,7 +206,7 @@ async def hold_out(service: Service) -> Siege:
             requests = honest.requests(seconds=SECONDS)
             at_waku, at_xmpp, intruded, _ = await asyncio.gather(
                 honest.ask(requests),
-                xmpp.run(routes, honest.record(), rate=XMPP_RATE, seconds=SECONDS, drain_seconds=DRAIN_SECONDS),
+                push_honestly(server, routes, honest.record()),
                 intrude(service),
                 honest.begin(besiegers, requests),
             )
@@ -215,6 +215,14 @@ async def hold_out(service: Service) -> Siege:
     hostile = sent + Counter({kind: len(stanzas) for kind, stanzas in intruded.items()})
     size_bytes += sum(map(intruders.bytes_of, intruded.values()))
     return Siege(at_waku, at_xmpp, hostile, size_bytes, memory, before, stored(fleet))
+
+
+async def push_honestly(server: Neighbour, routes: Sequence[Route], record: PushRecord) -> Result:
+    """Push along the routes in turn, and wait for what is missing."""
+    await record.skip()
+    sent = Pushes()
+    await sent.send(server, routes, per_second=XMPP_RATE, is_enough=lambda number: number >= XMPP_RATE * SECONDS)
+    return await judge_when_recorded(record, sent.result, deadline=time.monotonic() + DRAIN_SECONDS)
 
 
 async def intrude(service: Service) -> dict[str, list[str]]:

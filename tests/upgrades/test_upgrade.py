@@ -22,7 +22,8 @@ from notifications.messages import Report, ReportError
 from tests.rig.network import Network, Sender, android, new_sender, unregistered_phone
 from tests.upgrades.conftest import Installation
 from tests.upgrades.xmpp import Traffic
-from waku_bridge.client import Destination, Preferences
+from waku_bridge.client.events import Destination
+from waku_bridge.client.state import Preferences
 from waku_bridge.codec.keys import author_hash
 
 pytestmark = pytest.mark.upgrade

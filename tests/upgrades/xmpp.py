@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from embedded.xmpp_load import XmppLoad
-from tests.interop.xmpp.peers import SERVICE
-from tests.interop.xmpp.service import APP, Service
+from tests.interop.xmpp.service import Service
 from tests.rig.load import Pushes, collapse_ids
 from tests.rig.server import wait_until
 from xmpp_bridge.messages import Dialect
@@ -42,8 +40,7 @@ class Traffic:
     async def _send(self) -> None:
         async with self.service.user_server() as server:
             await server.wait_for_service()
-            found = await XmppLoad(server, SERVICE, APP).register(DEVICES)
-            routes = [route for route in found if route.dialect is Dialect.XEP0357]
+            routes = [route for route in await server.routes(DEVICES) if route.dialect is Dialect.XEP0357]
             await self.sent.send(server, routes, per_second=RATE_PER_SECOND, is_enough=lambda _: self.is_over.is_set())
 
     def judge(self) -> str:

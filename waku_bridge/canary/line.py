@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from kit.http.connections import PlainClient, new_client
-from waku_bridge.client import Core, StoreReader
-from waku_bridge.client.reading import CLOCK_SKEW_NS
+from waku_bridge.client.core import Core
+from waku_bridge.client.session import CLOCK_SKEW_NS, StoreReader
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode

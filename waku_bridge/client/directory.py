@@ -75,10 +75,6 @@ class Directory:
         """Return all destinations of a client, the newest version first within an installation."""
         return tuple(sorted(self._known[client].values(), key=lambda d: (d.installation_id, -d.version, d.server)))
 
-    def installation_ids(self, client: bytes) -> set[str]:
-        """Return the installations with a known destination."""
-        return {installation_id for installation_id, _ in self._known[client]}
-
     def by_activity(self, client: bytes, installation_ids: Iterable[str]) -> list[str]:
         """Return installations, the most recently active first. Those without activity come last, ordered by id."""
         return sorted(installation_ids, key=lambda each: (-self._active_at_ns[client, each], each))

@@ -15,11 +15,12 @@ from enum import StrEnum
 from hashlib import sha256
 
 from notifications.messages import NotificationType, PushNotification, PushRequest, ReportError
-from waku_bridge.client.core import Schedule
+from waku_bridge.client.core import RESENDING
 from waku_bridge.client.events import Destination, Notified, Outcome, Settled
 from waku_bridge.codec.envelope import Encoded, encode_request
 from waku_bridge.codec.keys import Identity, RandomBytes, author_hash
 
+MAX_DEVICES = 3
 # Outcomes in which no server has notified or will, so that another request cannot notify twice.
 REPEATABLE = frozenset(
     {Outcome.WRONG_TOKEN, Outcome.INTERNAL_ERROR, Outcome.NOT_REGISTERED, Outcome.REFUSED, Outcome.NOT_FOUND}
@@ -57,18 +58,13 @@ def ask_to_push(
     timestamp_ns: int,
     random_bytes: RandomBytes,
 ) -> Encoded:
-    """Return a request to one server to push the same content to several installations.
+    """Return a request to the server of these destinations to push the same content to several installations.
 
     ``message_id`` is the id of the Status message. Its sender chooses it, and the answer repeats it. The same arguments
     give the same signed message in another envelope, and servers answer it as before. An ephemeral ``signer`` signs
     message and frame, so that neither the network nor a server learns the sender's identity. status-go signs the frame
     with its identity.
-
-    Raises ValueError unless all destinations are of the same server.
     """
-    servers = {destination.server for destination in destinations}
-    if len(servers) != 1:
-        raise ValueError("a request goes to exactly one server")
     notifications = tuple(
         PushNotification(
             public_key_hash=destination.public_key_hash,
@@ -84,7 +80,7 @@ def ask_to_push(
     return encode_request(
         PushRequest(message_id, notifications),
         signer=signer,
-        server=servers.pop(),
+        server=destinations[0].server,
         timestamp_ns=timestamp_ns,
         random_bytes=random_bytes,
     )
@@ -149,25 +145,25 @@ class Device:
         """Note that a server reported success."""
         self.phase, self.is_notified = Phase.SETTLED, True
 
-    def note_failure(self, error: int, now_ns: int, schedule: Schedule) -> None:
+    def note_failure(self, error: int, now_ns: int) -> None:
         """Note that the server of the last request reported a failure. Each error has its next phase."""
         match error:
             case ReportError.WRONG_TOKEN:
                 self._spend()
-                self._back_off(Outcome.WRONG_TOKEN, now_ns + schedule.delay_ns(self.resends), schedule)
+                self._back_off(Outcome.WRONG_TOKEN, now_ns + RESENDING.delay_ns(self.resends))
             case ReportError.INTERNAL_ERROR | ReportError.NONE:
-                self._back_off(Outcome.INTERNAL_ERROR, now_ns + schedule.delay_ns(self.resends + 1), schedule)
+                self._back_off(Outcome.INTERNAL_ERROR, now_ns + RESENDING.delay_ns(self.resends + 1))
             case ReportError.NOT_REGISTERED:
                 self._spend()
                 self.phase, self.failure = Phase.READY, Outcome.NOT_REGISTERED
             case _:
                 self.phase, self.failure = Phase.SETTLED, Outcome.REFUSED
 
-    def _back_off(self, failure: Outcome, until_ns: int, schedule: Schedule) -> None:
+    def _back_off(self, failure: Outcome, until_ns: int) -> None:
         """Wait for a resend, of which there is a limited number."""
         self.resends += 1
         self.failure, self.until_ns = failure, until_ns
-        self.phase = Phase.WAITING if self.resends <= schedule.max_attempts else Phase.SETTLED
+        self.phase = Phase.WAITING if self.resends <= RESENDING.max_attempts else Phase.SETTLED
 
     def _spend(self) -> None:
         """Note that the last request must not be repeated to the same destination."""
@@ -204,11 +200,11 @@ class Notice:
     def unsettled(self) -> list[Device]:
         return [device for device in self.devices.values() if not device.is_settled]
 
-    def choose(self, ordered: Iterable[str], max_devices: int) -> None:
-        """Start with installations in this order, up to ``max_devices``."""
+    def choose(self, ordered: Iterable[str]) -> None:
+        """Start with installations in this order, up to MAX_DEVICES."""
         self.is_started = True
         for installation_id in ordered:
-            if len(self.devices) < max_devices:
+            if len(self.devices) < MAX_DEVICES:
                 self.devices.setdefault(installation_id, Device(installation_id))
 
     def pick(self, device: Device, known: Iterable[Destination]) -> Destination | None:

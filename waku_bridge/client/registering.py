@@ -21,7 +21,7 @@ from waku_bridge.codec.envelope import encode_advertisement, encode_registration
 from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse
 
-ADVERTISE_EVERY_SECONDS = 6 * 3600.0
+ADVERTISE_EVERY_NS = 6 * 3600 * SECOND_NS
 # Limit of the request ids for one version and server. A schedule needs fewer, but a caller may retry() for days.
 MAX_REQUEST_IDS = 50
 # Repeating the same registration cannot help against these errors.
@@ -29,14 +29,7 @@ FINAL_ERRORS = frozenset({RegistrationError.MALFORMED_MESSAGE, RegistrationError
 
 
 class RegisteringClient(Core):
-    """A client that registers under ``identity``. ``state`` is where an earlier run stopped, or `new_state`.
-
-    client = RegisteringClient(identity, new_state(server, random_bytes=os.urandom), os.urandom)
-    client.change(Address(TokenType.FIREBASE, device_token))
-    step = client.tick(time.time_ns())      # publish step.messages; `Session` does all of this
-    step = client.receive(message, time.time_ns())
-    keep(client.state)
-    """
+    """A client that registers under ``identity``. ``state`` is where an earlier run stopped, or `new_state`."""
 
     def __init__(
         self,
@@ -45,13 +38,11 @@ class RegisteringClient(Core):
         random_bytes: RandomBytes,
         *,
         schedule: Schedule = REGISTRATION,
-        advertise_every_seconds: float = ADVERTISE_EVERY_SECONDS,
     ) -> None:
         super().__init__(identity)
         self.state = state
         self._random_bytes = random_bytes
         self._schedule = schedule
-        self._advertise_every_ns = round(advertise_every_seconds * SECOND_NS)
 
     @property
     def installation_id(self) -> str:
@@ -67,11 +58,6 @@ class RegisteringClient(Core):
         """Return the last version used."""
         return self.state.version
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether no answer is expected: each server has accepted, refused finally, or been given up."""
-        return not self.state.raise_at_ns and all(s.standing is not Standing.PENDING for s in self.state.servers)
-
     def standing(self, server: bytes) -> ServerState | None:
         """Return the state of one server, or None when it is not in use and not being left."""
         return next((slot for slot in self.state.servers if slot.server == server), None)
@@ -79,14 +65,18 @@ class RegisteringClient(Core):
     def change(self, address: Address, preferences: Preferences | None = None) -> None:
         """Start the next version: registered at this address, with the former preferences unless others are given.
 
-        A new access token is drawn when there was none, and when senders who have the old one must not use it any more:
-        see `needs_new_token`. Raises BadPublicKey for a contact that is no key.
+        A new access token is drawn when there was none, and when somebody who has the old one must not use it any more:
+        a contact who was removed, or everybody else, once the installation is for contacts only. Raises BadPublicKey
+        for a contact that is no key.
         """
-        before = self.state.preferences
+        before, token, key = self.state.preferences, self.state.access_token, self.identity.private_key
         wishes = before if preferences is None else preferences
-        token = self.state.access_token
-        if not token or needs_new_token(before, wishes):
+        is_closed_now = wishes.contacts_only and not before.contacts_only
+        if not token or is_closed_now or not set(before.contacts) <= set(wishes.contacts):
             token = new_uuid(self._random_bytes)
+        # Sealed once per version, because a repetition must have the same bytes.
+        contacts = wishes.contacts if wishes.contacts_only else ()
+        sealed = tuple(seal_access_token(token, key, contact, self._random_bytes) for contact in contacts)
         registration = RegistrationMessage(
             self.state.installation_id,
             self.state.version + 1,
@@ -97,7 +87,7 @@ class RegisteringClient(Core):
             enabled=wishes.enabled,
             allow_from_contacts_only=wishes.contacts_only,
             block_mentions=wishes.block_mentions,
-            allowed_key_list=self._sealed(token, wishes),
+            allowed_key_list=sealed,
             blocked_chat_list=wishes.blocked_chats,
             muted_chat_list=wishes.muted_chats,
             allowed_mentions_chat_list=wishes.mention_chats,
@@ -126,11 +116,9 @@ class RegisteringClient(Core):
 
     def retry(self) -> None:
         """Send the version again, now, to every server that has not accepted it."""
-        self._restart(slot for slot in self.state.servers if slot.standing is not Standing.ACCEPTED)
-
-    def repeat(self) -> None:
-        """Send the version again to every server, also to those that have accepted it."""
-        self._restart(self.state.servers)
+        for slot in self.state.servers:
+            if slot.standing is not Standing.ACCEPTED:
+                slot.standing, slot.error, slot.attempts, slot.due_ns = Standing.PENDING, RegistrationError.NONE, 0, 0
 
     def advertisement(self) -> ContactCodeAdvertisement | None:
         """Return the contact code as it is now, or None while no server has accepted the current version.
@@ -239,7 +227,7 @@ class RegisteringClient(Core):
     def _advertise_due(self, now_ns: int, step: Step) -> None:
         if not 0 < self.state.advertise_at_ns <= now_ns:
             return
-        self.state.advertise_at_ns = now_ns + self._advertise_every_ns
+        self.state.advertise_at_ns = now_ns + ADVERTISE_EVERY_NS
         code = self.advertisement()
         if code is None:
             return
@@ -274,23 +262,3 @@ class RegisteringClient(Core):
         self._start_version(raised)
         self.state.mismatches = mismatches
         return raised
-
-    def _restart(self, slots: Iterable[ServerState]) -> None:
-        for slot in slots:
-            slot.standing, slot.error, slot.attempts, slot.due_ns = Standing.PENDING, RegistrationError.NONE, 0, 0
-
-    def _sealed(self, token: str, wishes: Preferences) -> tuple[bytes, ...]:
-        """Return the sealed tokens. They are made once per version, because a repetition must have the same bytes."""
-        if not wishes.contacts_only:
-            return ()
-        key = self.identity.private_key
-        return tuple(seal_access_token(token, key, contact, self._random_bytes) for contact in wishes.contacts)
-
-
-def needs_new_token(before: Preferences, after: Preferences) -> bool:
-    """Return whether somebody has the access token who must not use it any more.
-
-    That is a contact who was removed, or everybody else, once the installation is for contacts only.
-    """
-    is_closed_now = after.contacts_only and not before.contacts_only
-    return is_closed_now or not set(before.contacts) <= set(after.contacts)

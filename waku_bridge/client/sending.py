@@ -13,7 +13,7 @@ from functools import cached_property
 
 from notifications.messages import NotificationType, Report, ReportError
 from registrations.messages import QueryInfo
-from waku_bridge.client.core import RESENDING, SECOND_NS, Core, Opened, Schedule, Subscriptions, new_identity, topic_key
+from waku_bridge.client.core import SECOND_NS, Core, Opened, Subscriptions, new_identity, topic_key
 from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import Destination, Event, Learned, LookedUp, Notified, Reason, Step
 from waku_bridge.client.notices import Content, Device, Notice, Phase, ask_to_push, one_to_one
@@ -22,7 +22,7 @@ from waku_bridge.codec.envelope import encode_query
 from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes, author_hash, key_hash
 from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, Query, QueryResponse, WakuMessage
 
-MAX_DEVICES = 3
+FRESH_SECONDS = 86_400.0  # older destinations are queried again
 MAX_INFOS = 100
 MAX_NOTICES = 10_000
 # How long answers to a query or a request are read, also after its deadline.
@@ -31,14 +31,10 @@ LISTEN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts of a sender: for an answer, and after a useful answer for those of other servers.
-
-    Destinations that are older than ``fresh_seconds`` are queried again.
-    """
+    """Timeouts of a sender: for an answer, and after a useful answer for those of other servers."""
 
     answer_seconds: float = 3.0
     gather_seconds: float = 0.3
-    fresh_seconds: float = 86400.0
 
 
 @dataclass
@@ -84,12 +80,6 @@ class SendingClient(Core):
     Its ``identity`` opens the access tokens that contacts sealed for it, and is the author in contents. It signs
     nothing.
 
-        sender = SendingClient(identity, os.urandom)
-        sender.notify(client, sender.one_to_one(), message_id)
-        step = sender.tick(time.time_ns())      # publish step.messages; `Session` does all of this
-        step = sender.receive(message, time.time_ns())
-        result = sender.result(client, message_id)
-
     ``client`` is the key (33 bytes) under which a user is registered: the chat key, or in anonymous mode a key that the
     user disclosed. With ``fail_over=False`` there is no request to a second server when the first does not answer. Then
     a notification may be missing, but none comes twice.
@@ -101,16 +91,12 @@ class SendingClient(Core):
         random_bytes: RandomBytes,
         *,
         timeouts: Timeouts | None = None,
-        schedule: Schedule = RESENDING,
-        max_devices: int = MAX_DEVICES,
         fail_over: bool = True,
     ) -> None:
         super().__init__(identity)
         self.directory = Directory()
         self._random_bytes = random_bytes
         self._timeouts = timeouts or Timeouts()
-        self._schedule = schedule
-        self._max_devices = max_devices
         self._fail_over = fail_over
         self._wanted: set[bytes] = set()  # clients to be looked up at the next tick
         self._followed: dict[bytes, tuple[str, bytes]] = {}  # content topic and its key, by client
@@ -158,20 +144,13 @@ class SendingClient(Core):
         """Return the verified destinations of this client."""
         return self.directory.destinations(client)
 
-    def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
-        """Note that a message of this client came from that installation.
-
-        The most recently active installations are notified first.
-        """
-        self.directory.note_activity(client, installation_id, at_ns)
-
     def notify(
         self, client: bytes, content: Content, message_id: bytes, installation_ids: Sequence[str] | None = None
     ) -> None:
         """Have a client's devices notified about the Status message with this id (32 bytes).
 
         These are the installations that the message was encrypted for, or all that are known. The most recently active
-        ones are notified, up to ``max_devices``. Another call for the same message and client repeats only requests
+        ones are notified, up to `MAX_DEVICES`. Another call for the same message and client repeats only requests
         that have certainly failed.
         """
         wanted = None if installation_ids is None else tuple(installation_ids)
@@ -296,7 +275,7 @@ class SendingClient(Core):
             self.directory.forget(device.asked)
         if not is_latest or device.phase is not Phase.ASKED:
             return [opened.ignored(Reason.ALREADY_SETTLED)]
-        device.note_failure(report.error, now_ns, self._schedule)
+        device.note_failure(report.error, now_ns)
         notice.has_queried = notice.has_queried and report.error != ReportError.WRONG_TOKEN
         return [notice.settled(device)] if device.is_settled else []
 
@@ -324,15 +303,16 @@ class SendingClient(Core):
 
     def _start(self, notice: Notice, now_ns: int, step: Step) -> bool:
         """Choose the devices, once they are known, and return whether that is done."""
-        client, known = notice.client, self.directory.installation_ids(notice.client)
-        is_fresh = self.directory.is_fresh(client, now_ns=now_ns, fresh_seconds=self._timeouts.fresh_seconds)
+        client = notice.client
+        known = {place.installation_id for place in self.directory.destinations(client)}
+        is_fresh = self.directory.is_fresh(client, now_ns=now_ns, fresh_seconds=FRESH_SECONDS)
         knows_enough = is_fresh and (notice.wanted is None or known >= set(notice.wanted))
         if not notice.has_queried and not knows_enough:
             self._query(client, now_ns, step)
             notice.has_queried = True
             return False
         wanted = known if notice.wanted is None else notice.wanted
-        notice.choose(self.directory.by_activity(client, wanted), self._max_devices)
+        notice.choose(self.directory.by_activity(client, wanted))
         notice.answer_count = self.answer_count(client)
         return True
 

@@ -2,26 +2,33 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from waku_bridge.client.core import SECOND_NS, Core
 from waku_bridge.client.events import Destination, Event, Notified, Step
 from waku_bridge.client.notices import Content
-from waku_bridge.client.reading import CLOCK_SKEW_NS, StoreReader
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.state import Standing
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import RegistrationError, WakuMessage
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/16/32"
 POLL_SECONDS = 0.2
 # Messages that no node took within this time are dropped, because stores refuse a timestamp of 20 s ago. The core sends
 # them again with a new one.
 UNSENT_NS = 15 * SECOND_NS
+PAGE_SIZE = 100  # nwaku's maximum
+MAX_TOPICS = 10  # nwaku's maximum on a page after the first
+# Stores accept messages within 20 s of their clock, so an answer is dated at most this long before its question.
+CLOCK_SKEW_NS = 20 * 10**9
+# How late a message may arrive: the skew, twice, and the time of archiving.
+OVERLAP_NS = 60 * 10**9
 
 
 class SessionError(Exception):
@@ -48,6 +55,71 @@ class RegistrationRefused(SessionError):  # noqa: N818 - says what is wrong
         super().__init__(RegistrationError(error).name if known else f"error {error}")
         self.error = error
         self.server = server
+
+
+class StoreReader:
+    """A reader of a store's messages on some content topics since ``since_ns`` (Unix time), each message once.
+
+    It does not read the relay cache, because that empties the cache, and on a shared node the server would miss
+    messages. The store is in the order of the senders' clocks, and a message may be archived after a later one. So each
+    query goes back a minute, and messages that were seen are recognised by their hashes.
+    """
+
+    def __init__(self, node: WakuNode, pubsub_topic: str, *, since_ns: int) -> None:
+        self._node = node
+        self._pubsub_topic = pubsub_topic
+        self._begin_ns = since_ns
+        self._since_ns = since_ns
+        self._seen: dict[bytes, int] = {}  # timestamp by hash
+
+    async def new(self, content_topics: Iterable[str], *, now_ns: int) -> list[WakuMessage]:
+        """Return the messages that arrived since the last call.
+
+        Raises NodeError. The next call then starts at the same time as this one.
+        """
+        topics = sorted(content_topics)
+        groups = [topics[begin : begin + MAX_TOPICS] for begin in range(0, len(topics), MAX_TOPICS)]
+        messages = [message for group in groups for message in await self._since(",".join(group))]
+        by_hash = {message_hash(self._pubsub_topic, message): message for message in messages}
+        fresh = {digest: message for digest, message in by_hash.items() if digest not in self._seen}
+        self._since_ns = max(self._begin_ns, now_ns - OVERLAP_NS)
+        self._seen |= {digest: message.timestamp_ns for digest, message in fresh.items()}
+        self._seen = {digest: at_ns for digest, at_ns in self._seen.items() if at_ns >= self._since_ns}
+        return list(fresh.values())
+
+    async def history(self, content_topic: str) -> list[WakuMessage]:
+        """Return the latest page of one content topic, oldest first, also messages that were seen. Raises NodeError."""
+        page = await self._page(content_topic, ascending="false")
+        return sorted(filter(None, map(_read, page)), key=lambda message: message.timestamp_ns)
+
+    async def _since(self, content_topics: str) -> list[WakuMessage]:
+        """Return the messages of all pages.
+
+        A page begins at the last time of the previous one. A full page within one nanosecond is the end.
+        """
+        found: list[WakuMessage] = []
+        start_ns = self._since_ns
+        while True:
+            page = await self._page(content_topics, ascending="true", startTime=start_ns)
+            messages = [message for message in map(_read, page) if message]
+            found += messages
+            last_ns = max((message.timestamp_ns for message in messages), default=start_ns)
+            if len(page) < PAGE_SIZE or last_ns == start_ns:
+                return found
+            start_ns = last_ns
+
+    async def _page(self, content_topics: str, **query: Any) -> list[Any]:
+        return await self._node.stored(
+            pubsubTopic=self._pubsub_topic, contentTopics=content_topics, pageSize=PAGE_SIZE, **query
+        )
+
+
+def _read(raw: Any) -> WakuMessage | None:
+    """Return one message of a page, or None for an entry that is no message."""
+    try:
+        return from_json(raw)
+    except BadNodeMessage:
+        return None
 
 
 class Session:
@@ -112,14 +184,13 @@ class Session:
         content: Content,
         message_id: bytes,
         *,
-        installation_ids: Sequence[str] | None = None,
         timeout_seconds: float = 30.0,
     ) -> Notified:
         """Have a client (33 bytes) notified about the Status message with this id, with as many requests as needed.
 
         Raises NoAnswer when it is not settled in time. Another call goes on waiting, and repeats no request.
         """
-        sender.notify(client, content, message_id, installation_ids)
+        sender.notify(client, content, message_id)
         await self.drive(sender, lambda: sender.result(client, message_id) is not None, timeout_seconds=timeout_seconds)
         result = sender.result(client, message_id)
         if result is None:
@@ -136,22 +207,16 @@ class Session:
                 yield event
             await asyncio.sleep(self._poll_seconds)
 
-    async def drive(self, core: Core, is_done: Callable[[], bool], *, timeout_seconds: float) -> bool:
-        """Drive a client until ``is_done`` and all is sent, or until the time is up, and return whether it is done."""
+    async def drive(self, core: Core, is_done: Callable[[], object], *, timeout_seconds: float) -> None:
+        """Drive a client until ``is_done`` and all is sent, or until the time is up."""
         deadline = time.monotonic() + timeout_seconds
         await self._publish_due(core, [])
-        while not is_done() or self._line(core).unsent:
-            if time.monotonic() >= deadline:
-                return is_done()
+        while (not is_done() or self._line(core).unsent) and time.monotonic() < deadline:
             await asyncio.sleep(self._poll_seconds)
             await self._advance(core)
-        return True
 
     async def publish(self, message: WakuMessage) -> None:
-        """Publish a message through the node.
-
-        Raises NodeError.
-        """
+        """Publish a message through the node. Raises NodeError."""
         await self._node.publish(self._pubsub_topic, message)
 
     async def _advance(self, core: Core) -> list[Event]:
@@ -183,10 +248,7 @@ class Session:
                 self._on_event(core, event)
 
     async def _publish_due(self, core: Core, happened: list[Event]) -> None:
-        """Publish all messages that are due.
-
-        Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`.
-        """
+        """Publish all messages that are due. Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`."""
         self._note(core, core.tick(self._clock_ns()), happened)
         unsent = self._line(core).unsent
         while unsent:

@@ -15,50 +15,7 @@ streams of slixmpp. `NotifyingServer` runs a `UserServer` over a component.
         server.notify(route, Notification(Grade.HIGH))
         event = await server.next_event()                                   # Stored, Failed, Disabled, ...
 
-Nothing here raises for a stanza of a peer: an error is a `Refused`, and a stanza that fails verification an `Ignored`.
+Nothing here raises for a stanza of a peer: an error is a `Refused`, and a stanza that fails verification has no effect.
 
 See docs/xmpp.md.
 """
-
-from notifications.messages import Grade
-from xmpp_bridge.client.connections import (
-    Account,
-    Component,
-    ConnectionFailed,
-    NotifyingServer,
-    new_id,
-    register,
-    unregister,
-)
-from xmpp_bridge.client.elements import Refused
-from xmpp_bridge.client.notifying import Notification
-from xmpp_bridge.client.registering import Cancelled, Device, FormAsked, Platform, Registered, Unregistered
-from xmpp_bridge.client.user_server import Disabled, Event, Failed, GivenUp, Route, Stored, UserServer
-from xmpp_bridge.messages import Dialect
-
-__all__ = [
-    "Account",
-    "Cancelled",
-    "Component",
-    "ConnectionFailed",
-    "Device",
-    "Dialect",
-    "Disabled",
-    "Event",
-    "Failed",
-    "FormAsked",
-    "GivenUp",
-    "Grade",
-    "Notification",
-    "NotifyingServer",
-    "Platform",
-    "Refused",
-    "Registered",
-    "Route",
-    "Stored",
-    "Unregistered",
-    "UserServer",
-    "new_id",
-    "register",
-    "unregister",
-]

@@ -9,7 +9,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Self
 from xml.etree.ElementTree import Element
 
@@ -58,10 +57,7 @@ class Connection:
         await self.close()
 
     async def connect(self) -> None:
-        """Open the stream.
-
-        Raises ConnectionFailed.
-        """
+        """Open the stream. Raises ConnectionFailed."""
         opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def settle(error: str) -> None:
@@ -89,10 +85,7 @@ class Connection:
         self._stream.send_raw(stanza if isinstance(stanza, str) else tostring(stanza))
 
     async def ask(self, request: Element | str, identifier: str = "") -> Element:
-        """Send a stanza and return the answer with its id.
-
-        Raises TimeoutError.
-        """
+        """Send a stanza and return the answer with its id. Raises TimeoutError."""
         identifier = identifier or (request.get("id", "") if isinstance(request, Element) else "")
         answer: asyncio.Future[Element] = asyncio.get_running_loop().create_future()
         self._waiting[identifier] = answer
@@ -163,18 +156,12 @@ class Account(Connection):
 
 
 async def register(account: Connection, service: str, device: Device) -> Answer:
-    """Register a device, or its new token.
-
-    Raises TimeoutError.
-    """
+    """Register a device, or its new token. Raises TimeoutError."""
     return registering.read_answer(await account.ask(registering.register(service, device, new_id())))
 
 
 async def unregister(account: Connection, service: str, device: Device) -> Answer:
-    """Make the service forget a device.
-
-    Raises TimeoutError.
-    """
+    """Make the service forget a device. Raises TimeoutError."""
     return registering.read_answer(await account.ask(registering.unregister(service, device, new_id())))
 
 
@@ -198,8 +185,6 @@ class NotifyingServer:
     async def __aexit__(self, *_error: object) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._ticking
         await self.component.close()
 
     async def register(self, user: str, service: str, device: Device) -> Answer:
@@ -207,16 +192,7 @@ class NotifyingServer:
 
         Raises TimeoutError.
         """
-        return await self._ask_for(user, registering.register(service, device, new_id()))
-
-    async def unregister(self, user: str, service: str, device: Device) -> Answer:
-        """Make the service forget a device of one of the server's users.
-
-        Raises TimeoutError.
-        """
-        return await self._ask_for(user, registering.unregister(service, device, new_id()))
-
-    async def _ask_for(self, user: str, request: Element) -> Answer:
+        request = registering.register(service, device, new_id())
         request.set("from", f"{user}@{self.core.domain}/app")
         return registering.read_answer(await self.component.ask(request))
 
@@ -227,10 +203,7 @@ class NotifyingServer:
         return step.stanzas
 
     async def next_event(self, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> Event:
-        """Wait for the next event. ``timeout_seconds`` of None waits without a limit.
-
-        Raises TimeoutError.
-        """
+        """Wait for the next event. ``timeout_seconds`` of None waits without a limit. Raises TimeoutError."""
         async with asyncio.timeout(timeout_seconds):
             return await self._events.get()
 

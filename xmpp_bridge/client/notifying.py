@@ -24,16 +24,13 @@ SUMMARY = "urn:xmpp:push:summary"
 class Notification:
     """An event that a user's server notifies the user of.
 
-    ``ciphertext`` and ``iv`` are base64. ``forwarded`` is the whole stanza, which only the draft can include. ``body``
-    and ``sender`` are the summary, which only XEP-0357 has.
+    ``ciphertext`` and ``iv`` are base64. ``forwarded`` is the whole stanza, which only the draft can include.
     """
 
     grade: Grade = Grade.NORMAL
     ciphertext: str = ""
     iv: str = ""
     forwarded: Element | None = None
-    body: str = "New Message!"
-    sender: str = ""
 
 
 def draft(client: str, notification: Notification) -> Element:
@@ -75,9 +72,8 @@ def _summary_or_encrypted(notification: Notification) -> list[Element]:
     if notification.ciphertext:
         priority = element("priority", TIGASE_PRIORITY, text="high")
         return [_encrypted(TIGASE_ENCRYPTED, notification), priority]
-    has_body = notification.grade is not Grade.LOW
-    fields = {"message-count": "1", "last-message-sender": notification.sender}
-    return [submitted(fields | ({"last-message-body": notification.body} if has_body else {}), SUMMARY)]
+    body = {} if notification.grade is Grade.LOW else {"last-message-body": "New Message!"}
+    return [submitted({"message-count": "1", "last-message-sender": "", **body}, SUMMARY)]
 
 
 def _encrypted(namespace: str, notification: Notification) -> Element:

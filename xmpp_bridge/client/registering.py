@@ -44,14 +44,9 @@ class Device:
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the registration's form, without empty ones."""
-        fields = {
-            "token": self.token,
-            "device-id": self.device_id,
-            "app": self.app,
-            "environment": self.environment,
-            "voip-token": self.voip_token,
-        }
-        return {name: value for name, value in fields.items() if value}
+        own = {"token": self.token, "device-id": self.device_id, "app": self.app}
+        of_apple = {"environment": self.environment, "voip-token": self.voip_token}
+        return {name: value for name, value in (own | of_apple).items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +129,6 @@ def enable_xep0357(service: str, node: str, secret: str) -> Element:
     """Return the request of XEP-0357, to the user's own account, that enables pushes to a node."""
     options = submitted({"secret": secret}, PUBLISH_OPTIONS)
     return element("enable", PUSH, {"jid": service, "node": node}, options)
-
-
-def disable_xep0357(service: str, node: str = "") -> Element:
-    """Return the request of XEP-0357 that disables pushes to one node, or to all nodes of a service."""
-    return element("disable", PUSH, {"jid": service} | ({"node": node} if node else {}))
 
 
 def _command(

@@ -7,7 +7,6 @@ route declares it gone. A message has no answer when all is well, so only its re
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from xml.etree.ElementTree import Element
 
 from xmpp_bridge.client import notifying
@@ -41,17 +40,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The service refused a notification. After a transient refusal comes a repetition, or `GivenUp`."""
+    """The service refused a notification. After a transient refusal it is repeated, up to MAX_ATTEMPTS attempts."""
 
     identifier: str
     refusal: Refused
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A notification was refused as transient MAX_ATTEMPTS times, and is not repeated any more."""
-
-    identifier: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +53,7 @@ class Disabled:
     route: Route
 
 
-class Reason(StrEnum):
-    """The reason why a stanza was ignored."""
-
-    FOREIGN_SENDER = "foreign_sender"  # its sender is not the service of the route
-    UNKNOWN_CLIENT = "unknown_client"  # no route of that service has its client string
-    UNKNOWN_STANZA = "unknown_stanza"  # it answers no notification that was sent
-
-
-@dataclass(frozen=True, slots=True)
-class Ignored:
-    """A stanza had no effect, because it failed verification."""
-
-    reason: Reason
-
-
-Event = Stored | Failed | GivenUp | Disabled | Ignored
+Event = Stored | Failed | Disabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,44 +132,31 @@ class UserServer:
         return element("message", "", attributes, write(route.client, notification))
 
     def _take_result(self, stanza: Element) -> Step:
-        sent = self._answered(stanza)
-        if sent is None:
-            return Step((), (Ignored(Reason.UNKNOWN_STANZA),))
+        if self._answered(stanza) is None:
+            return Step()
         del self._sent[stanza.get("id", "")]
-        return Step((), (Stored(stanza.get("id", "")),))
+        return Step(events=(Stored(stanza.get("id", "")),))
 
     def _take_error(self, stanza: Element, now: float) -> Step:
-        refusal = refusal_of(stanza)
-        disabled = (self._disable(stanza, refusal.disabled_client),) if refusal.disabled_client else ()
-        sent = self._answered(stanza)
-        if sent is None:
-            return Step((), disabled or (Ignored(Reason.UNKNOWN_STANZA),))
-        return Step((), (Failed(stanza.get("id", ""), refusal), *self._repeat_later(sent, refusal, now), *disabled))
-
-    def _answered(self, stanza: Element) -> _Sent | None:
-        sent = self._sent.get(stanza.get("id", ""))
-        return sent if sent is not None and sent.route.service == stanza.get("from") else None
-
-    def _repeat_later(self, sent: _Sent, refusal: Refused, now: float) -> tuple[Event, ...]:
-        """Schedule the repetition of a notification if its refusal is transient.
+        """Take a refusal, and forget a route that it declares gone, if the stanza comes from the service of the route.
 
         Source: "errors of type 'wait' SHOULD be retried …, discarding the notification after an appropriate … number
         of attempts. Other error types MUST NOT be automatically retried."
         """
-        identifier, is_transient = sent.stanza.get("id", ""), refusal.kind == "wait"
-        if is_transient and sent.attempts < MAX_ATTEMPTS:
-            sent.repeat_at = now + FIRST_PAUSE_SECONDS * 2 ** (sent.attempts - 1)
-            return ()
-        del self._sent[identifier]
-        return (GivenUp(identifier),) if is_transient else ()
+        refusal, service, identifier = refusal_of(stanza), stanza.get("from", ""), stanza.get("id", "")
+        client = refusal.disabled_client
+        gone = [route for route in self._routes if client and (route.service, route.client) == (service, client)]
+        for route in gone:
+            self.disable(route)
+        events: list[Event] = [Disabled(route) for route in gone]
+        if sent := self._answered(stanza):
+            events.insert(0, Failed(identifier, refusal))
+            if refusal.kind == "wait" and sent.attempts < MAX_ATTEMPTS:
+                sent.repeat_at = now + FIRST_PAUSE_SECONDS * 2 ** (sent.attempts - 1)
+            else:
+                del self._sent[identifier]
+        return Step(events=tuple(events))
 
-    def _disable(self, stanza: Element, client: str) -> Event:
-        """Forget the route with this client string, if the stanza comes from the service of that route."""
-        service = stanza.get("from", "")
-        if not any(route.service == service for route in self._routes):
-            return Ignored(Reason.FOREIGN_SENDER)
-        for route in self._routes:
-            if route.service == service and route.client == client:
-                self.disable(route)
-                return Disabled(route)
-        return Ignored(Reason.UNKNOWN_CLIENT)
+    def _answered(self, stanza: Element) -> _Sent | None:
+        sent = self._sent.get(stanza.get("id", ""))
+        return sent if sent is not None and sent.route.service == stanza.get("from") else None

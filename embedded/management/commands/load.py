@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from embedded.load import Arrivals, OnItem, PushRecord, Result, WakuLoad, phones_for
+from embedded.load import Arrivals, PushRecord, Result, WakuLoad, phones_for
+from kit.errors import first_of
 from kit.figures import Distribution
 from kit.http.connections import new_client
-from waku_bridge.client import SessionError
+from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import parse_chat_key
 from waku_bridge.identity import server_identity
@@ -26,7 +26,6 @@ from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 30.0
 MAX_RECORD_BYTES = 2**30
-BAR_WIDTH = 40
 MIN_DEVICES = 50
 
 
@@ -53,7 +52,7 @@ class Command(BaseCommand):
         try:
             result = asyncio.run(_run(options, console))
         except* (NodeError, SessionError) as errors:
-            fault = _first(errors)
+            fault = str(first_of(errors))
         if fault is not None:
             raise CommandError(f"The load did not begin: {fault}")
         figures = {name: options[name] for name in ("node", "devices", "rate", "seconds")} | asdict(result)
@@ -97,49 +96,27 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _first(errors: BaseException) -> str:
-    while isinstance(errors, BaseExceptionGroup):
-        errors = errors.exceptions[0]
-    return str(errors)
-
-
 async def _run(options: dict[str, Any], console: Console) -> Result:
-    columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES) as client:
-        with Progress(*columns, console=console) as bars:
-
-            def progress(title: str, total: int) -> OnItem:
-                task = bars.add_task(title, total=total)
-                return lambda: bars.advance(task)
-
-            record, topic = PushRecord(options["gorush"], client), settings.WAKU_PUBSUB_TOPICS[0]
-            load = WakuLoad(WakuNode(options["node"], client), options["server"], topic, progress)
-            phones = await load.register(options["devices"])
-            requests = load.build(phones, rate=options["rate"], seconds=options["seconds"])
-            result = await load.run(requests, record, drain_seconds=options["drain"])
-            await load.unregister(phones)
-            return result
+        record, topic = PushRecord(options["gorush"], client), settings.WAKU_PUBSUB_TOPICS[0]
+        load = WakuLoad(WakuNode(options["node"], client), options["server"], topic, console.print)
+        phones = await load.register(options["devices"])
+        requests = load.build(phones, rate=options["rate"], seconds=options["seconds"])
+        result = await load.run(requests, record, drain_seconds=options["drain"])
+        await load.unregister(phones)
+        return result
 
 
 def _show(title: str, result: Result, console: Console) -> None:
     table = Table(title=title)
     for column in ("", "arrived", "lost", "doubled", "p50 ms", "p90 ms", "p99 ms", "max ms"):
         table.add_column(column, justify="left" if not column else "right")
-    both = {"request → gorush": result.pushes, "request → reply": result.replies}
-    for name, arrivals in both.items():
-        table.add_row(name, *_counts(arrivals))
-    generator = result.generator
+    table.add_row("request → gorush", *_counts(result.pushes))
+    table.add_row("request → reply", *_counts(result.replies))
     table.add_section()
-    table.add_row("generator: delay of sending", "", "", "", *_cells(generator.lag_ms))
-    table.add_row("generator: publishing", "", "", "", *_cells(generator.publish_ms))
+    table.add_row("generator: delay of sending", "", "", "", *_cells(result.generator.lag_ms))
+    table.add_row("generator: publishing", "", "", "", *_cells(result.generator.publish_ms))
     console.print(table)
-    for name, arrivals in both.items():
-        if arrivals and arrivals.latency_ms:
-            _show_histogram(name, arrivals.latency_ms, console)
-    console.print(
-        f"Sending a request and noting its answer cost the generator {generator.cpu_ms_per_request:g} ms of CPU time, "
-        f"and building it {generator.build_cpu_ms_per_request:g} ms. At most {generator.max_in_flight} were in flight."
-    )
     if result.merged or result.refused:
         reasons = ", ".join(f"{count} ({reason})" for reason, count in result.refused.items()) or "0"
         console.print(f"Merged beyond a limit: {result.merged}. Refused: {reasons}.")
@@ -157,11 +134,3 @@ def _cells(figures: Distribution | None) -> tuple[str, ...]:
     if figures is None:
         return ("-",) * 4
     return tuple(f"{value:.1f}" for value in (figures.p50, figures.p90, figures.p99, figures.max))
-
-
-def _show_histogram(name: str, figures: Distribution, console: Console) -> None:
-    highest = max(count for _, count in figures.histogram)
-    console.print(f"\n{name}")
-    for bound, count in figures.histogram:
-        label = f"≤ {bound}" if bound else "more"
-        console.print(f"{label:>8} ms {'█' * max(1, round(count / highest * BAR_WIDTH))} {count}")

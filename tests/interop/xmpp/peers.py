@@ -12,7 +12,7 @@ from embedded.servers.prosody import EmbeddedProsody
 from embedded.supervisor.processes import ProcessSpec
 from tests.interop.xmpp.ejabberd import Ejabberd
 from tests.rig.server import Fleet, wait_until
-from xmpp_bridge.client import Account, Component
+from xmpp_bridge.client.connections import Account, Component
 from xmpp_bridge.client.elements import PING, element
 
 USERS = "capulet.test"

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any, Self
 
 from embedded.stack.plan import manage
@@ -23,8 +24,11 @@ from tests.interop.xmpp.peers import (
 from tests.rig import server as processes
 from tests.rig.peers import ask
 from tests.rig.server import Fleet
-from xmpp_bridge.client import Device, Dialect, NotifyingServer, Platform, Registered, Route, new_id
+from xmpp_bridge.client.connections import NotifyingServer, new_id
 from xmpp_bridge.client.elements import PING, element, iq
+from xmpp_bridge.client.registering import Device, Platform, Registered
+from xmpp_bridge.client.user_server import Route
+from xmpp_bridge.messages import Dialect
 
 APP = "messenger"
 BUNDLE = "im.messenger.test"
@@ -112,6 +116,10 @@ class Neighbour(NotifyingServer):
         request = iq(kind, SERVICE, new_id(), *children)
         request.set("from", USER_SERVER)
         return request
+
+    async def routes(self, count: int) -> list[Route]:
+        """Register Android devices of new users, whose dialects alternate, and enable their routes."""
+        return [await self.route(android(), dialect) for dialect in islice(cycle(Dialect), count)]
 
     async def route(self, device: Device, dialect: Dialect = Dialect.DRAFT, *, to: str = "") -> Route:
         """Register the device of a new user, and enable its route."""

@@ -17,10 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from embedded.load import PushRecord
+from embedded.load import PushRecord, judge_when_recorded
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from embedded.xmpp_load import XmppLoad
 from kit.http.connections import new_client
 from notifications.messages import Grade
 from tests.interop.xmpp.peers import (
@@ -33,7 +32,6 @@ from tests.interop.xmpp.peers import (
     write_to_absent,
 )
 from tests.interop.xmpp.service import (
-    APP,
     BRIDGE,
     BUNDLE,
     Neighbour,
@@ -45,27 +43,11 @@ from tests.interop.xmpp.service import (
     iv,
     until,
 )
+from tests.rig.load import Pushes
 from tests.rig.peers import break_peer, mend_peer
 from tests.rig.server import wait_until
-from xmpp_bridge.client import (
-    Cancelled,
-    Device,
-    Dialect,
-    Disabled,
-    Failed,
-    FormAsked,
-    Notification,
-    Platform,
-    Refused,
-    Registered,
-    Route,
-    Stored,
-    Unregistered,
-    new_id,
-    register,
-    registering,
-    unregister,
-)
+from xmpp_bridge.client import registering
+from xmpp_bridge.client.connections import new_id, register, unregister
 from xmpp_bridge.client.elements import (
     CLIENT,
     COMMANDS,
@@ -74,10 +56,15 @@ from xmpp_bridge.client.elements import (
     PING,
     PUSH,
     PUSH2,
+    Refused,
     element,
     error,
     refusal_of,
 )
+from xmpp_bridge.client.notifying import Notification
+from xmpp_bridge.client.registering import Cancelled, Device, FormAsked, Platform, Registered, Unregistered
+from xmpp_bridge.client.user_server import Disabled, Failed, Route, Stored
+from xmpp_bridge.messages import Dialect
 
 pytestmark = pytest.mark.xmpp
 
@@ -443,12 +430,13 @@ MAX_GROWTH_BYTES = 32 * 2**20
 async def test_a_thousand_notifications_in_ten_seconds_are_all_accounted_for(service: Service) -> None:
     bridge = psutil.Process(service.fleet.running[BRIDGE].pid)
     async with service.user_server() as server, new_client(timeout_seconds=30) as client:
-        load, record = XmppLoad(server, SERVICE, APP), PushRecord(service.gorush_url, client)
-        routes = await load.register(100)
+        sent, record, routes = Pushes(), PushRecord(service.gorush_url, client), await server.routes(100)
+        await record.skip()
         before = bridge.memory_info().rss
-        result = await load.run(routes, record, rate=RATE, seconds=SECONDS, drain_seconds=60)
+        await sent.send(server, routes, per_second=RATE, is_enough=lambda number: number >= RATE * SECONDS)
+        result = await judge_when_recorded(record, sent.result, deadline=time.monotonic() + 60)
         grown = bridge.memory_info().rss - before
-    assert result.requests == RATE * SECONDS
+    assert (result.requests, result.refused) == (RATE * SECONDS, {})
     assert result.is_clean, result
     assert grown < MAX_GROWTH_BYTES
 
@@ -466,17 +454,17 @@ HAPPENED = (
 def test_users_of_the_demonstration_write_to_each_other_and_their_phones_are_pushed(
     service: Service, tmp_path: Path
 ) -> None:
-    fleet, secret, clients = service.fleet, tmp_path / "secret", "xmpp-clients"
+    fleet, secret, clients = service.fleet, tmp_path / "secret", "clients"
     secret.write_text(USER_SERVER_SECRET)
     arguments = [f"--users={USERS}", f"--port={service.peer.c2s_port}", f"--server={USER_SERVER}"]
-    arguments += [f"--secret-file={secret}", "--pause=0.2"]
-    fleet.start(manage(clients, "xmpp_demo_clients", *arguments, stop_order=StopOrder.FRONT))
+    arguments += [f"--secret-file={secret}", "--pause=0.07"]
+    fleet.start(manage(clients, "demo_clients", *arguments, stop_order=StopOrder.FRONT))
     process = fleet.running[clients]
     for event in HAPPENED:
         wait_until(lambda event=event: re.search(event, fleet.log(clients)), what=event)
     fleet.stop(clients)
     assert process.returncode == 0
-    assert "xmpp_demo_stopped" in fleet.log(clients)
+    assert "demo_stopped" in fleet.log(clients)
     assert not re.search("Traceback|@capulet.test", fleet.log(clients))
 
 

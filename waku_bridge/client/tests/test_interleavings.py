@@ -10,19 +10,11 @@ from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import TokenType
 from tests.rig.budget import examples
 from tests.rig.rows import firebase_token
-from waku_bridge.client import (
-    Address,
-    Core,
-    Outcome,
-    RegisteringClient,
-    Schedule,
-    SendingClient,
-    Standing,
-    Timeouts,
-    new_identity,
-    new_state,
-)
-from waku_bridge.client.events import Accepted, Event, Learned, Settled, Step
+from waku_bridge.client.core import Core, Schedule, new_identity
+from waku_bridge.client.events import Accepted, Event, Learned, Outcome, Settled, Step
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.state import Address, Standing, new_state
 from waku_bridge.client.tests.model import SECOND, ModelServer
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError

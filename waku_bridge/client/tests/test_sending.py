@@ -10,9 +10,10 @@ import pytest
 
 from notifications.messages import NotificationType, PushRequest, Report, ReportError
 from registrations.messages import QueryInfo
-from waku_bridge.client import Content, Outcome, SendingClient, Timeouts, ask_to_push, new_identity, one_to_one
-from waku_bridge.client.events import Event, Ignored, Learned, LookedUp, Notified, Reason, Settled
-from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS
+from waku_bridge.client.core import new_identity
+from waku_bridge.client.events import Event, Ignored, Learned, LookedUp, Outcome, Reason
+from waku_bridge.client.notices import Content
+from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS, SendingClient, Timeouts
 from waku_bridge.client.tests.model import SECOND, ModelServer, World, destination, topic_key
 from waku_bridge.codec import frame, topics
 from waku_bridge.codec.crypto import symmetric
@@ -102,13 +103,6 @@ def test_a_request_to_the_topic_of_its_server_carries_the_content_of_the_sender(
     kind = NotificationType.MENTION if chat else NotificationType.MESSAGE
     assert (asked.type, asked.chat_id, asked.author, asked.message) == (kind, chat or me, me, b"sealed")
     assert server.received[-1].body.message_id == MESSAGE_ID
-
-
-def test_a_request_goes_to_one_server(server: ModelServer, second: ModelServer) -> None:
-    arguments = {"signer": OUTSIDER, "timestamp_ns": NOW_NS, "random_bytes": RANDOM}
-    for places in ([], [destination(each, CLIENT, UUID) for each in (server, second)]):
-        with pytest.raises(ValueError, match="exactly one server"):
-            ask_to_push(places, one_to_one(SENDER.pub33), MESSAGE_ID, **arguments)
 
 
 # Finding out
@@ -234,18 +228,6 @@ def test_a_contact_code_of_a_day_spares_the_query(sender, server, ages, wanted, 
 # Notifying
 
 
-@pytest.mark.requirement("N6")
-def test_a_message_is_notified_about_once_also_when_the_user_repeats_it(sender, server) -> None:
-    world = _notified(sender, server)
-    settled = Settled(MESSAGE_ID, CLIENT.pub33, UUID, Outcome.NOTIFIED, SERVER.pub33, request_count=1)
-    assert sender.result(CLIENT.pub33, MESSAGE_ID) == Notified(MESSAGE_ID, CLIENT.pub33, (settled,), answer_count=1)
-    assert world.events[-2:] == [settled, sender.result(CLIENT.pub33, MESSAGE_ID)]
-    _notify(world, sender)
-    world.wait(sender, 100)
-    assert (len(world.sent), sum(server.pushes.values())) == (2, 1)
-    assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
-
-
 @pytest.mark.requirement("N4", "N6")
 def test_one_request_to_the_server_with_the_newest_registration_has_all_installations(server, second) -> None:
     sender = _sender(timeouts=Timeouts())  # waits a moment for the answers of other servers
@@ -269,16 +251,14 @@ def test_only_the_installations_named_are_notified(sender: SendingClient, server
 
 
 @pytest.mark.requirement("N3")
-@pytest.mark.parametrize("options", [{}, {"max_devices": 5}])
-def test_the_most_recently_active_devices_are_notified_first_up_to_a_limit(options: dict[str, int]) -> None:
-    server, sender = ModelServer(SERVER), _sender(**options)
+def test_the_three_most_recently_active_devices_are_notified(sender: SendingClient) -> None:
+    server = ModelServer(SERVER)
     for phone in PHONES:
         server.enrol(CLIENT, phone, ACCESS_TOKEN)
-    for age, phone in enumerate([PHONES[4], PHONES[1], PHONES[2]]):
-        sender.note_activity(CLIENT.pub33, phone, NOW_NS - age)
+    for age, phone in enumerate([PHONES[4], PHONES[1]]):
+        sender.directory.note_activity(CLIENT.pub33, phone, NOW_NS - age)
     _notified(sender, server)
-    by_activity = [PHONES[4], PHONES[1], PHONES[2], PHONES[0], PHONES[3]]
-    assert [phone for _, _, phone in server.pushes] == by_activity[: options.get("max_devices", 3)]
+    assert [phone for _, _, phone in server.pushes] == [PHONES[4], PHONES[1], PHONES[0]]
 
 
 @pytest.mark.requirement("N7")
@@ -377,19 +357,6 @@ def test_reports_in_parts_are_merged(sender: SendingClient, server: ModelServer)
         assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
         world.report(sender, _sealed(_report(installation_id=installation_id), request.author))
     assert [each.outcome for each in sender.result(CLIENT.pub33, MESSAGE_ID).installations] == [Outcome.NOTIFIED] * 2
-
-
-@pytest.mark.requirement("N9")
-def test_devices_with_outdated_tokens_wait_for_the_same_query(sender: SendingClient, server: ModelServer) -> None:
-    server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
-    world = World(server)
-    _advertised(sender, world, INFO)
-    _advertised(sender, world, replace(INFO, installation_id=TABLET))
-    for installation_id in (UUID, TABLET):
-        server.enrol(CLIENT, installation_id, NEW_TOKEN, version=2)
-    _notify(world, sender)
-    assert [type(message.body) for message in server.received] == [PushRequest, Query, PushRequest]
-    assert sum(server.pushes.values()) == 2
 
 
 # Bad input

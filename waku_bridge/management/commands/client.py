@@ -17,31 +17,60 @@ from rich.table import Table
 
 from kit.http.connections import new_client
 from registrations.messages import TokenType
-from waku_bridge.client import (
-    Address,
+from waku_bridge.client.events import (
+    Accepted,
+    Advertised,
     Destination,
     Event,
-    NoAnswer,
+    GivenUp,
+    Ignored,
+    Learned,
+    Outcome,
+    Reason,
+    Refused,
+)
+from waku_bridge.client.registering import RegisteringClient
+from waku_bridge.client.sending import SendingClient
+from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session
+from waku_bridge.client.state import (
+    Address,
+    KeepingError,
+    Kept,
     Preferences,
-    RegisteringClient,
-    RegistrationRefused,
-    SendingClient,
-    Session,
     android,
     iphone,
     new_state,
+    read,
+    read_or_new,
+    write,
 )
-from waku_bridge.client.events import Advertised
-from waku_bridge.client.keeping import KeepingError, Kept, read, read_or_new, write
-from waku_bridge.client.labels import OUTCOMES, nobody, refusal, short, words
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
 from waku_bridge.identity import server_identity
+from waku_bridge.messages import RegistrationError
 from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.1
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+KEY_DIGITS = 12
+REFUSALS = {
+    RegistrationError.MALFORMED_MESSAGE: "the server could not use it: is the app topic of an iPhone missing?",
+    RegistrationError.VERSION_MISMATCH: "the server has a newer version of this installation",
+    RegistrationError.UNSUPPORTED_TOKEN_TYPE: "the server does not support this kind of device token",
+    RegistrationError.INTERNAL_ERROR: "the server has an internal error; try again",
+}
+OUTCOMES = {
+    Outcome.NOTIFIED: "notified: the server reports success",
+    Outcome.NO_ANSWER: "no answer: it may have been notified, or not",
+    Outcome.WRONG_TOKEN: "wrong access token: it was changed, and no query returns the new one",
+    Outcome.INTERNAL_ERROR: "refused: the server has an internal error",
+    Outcome.NOT_REGISTERED: "not registered: the installation is gone, or its device token is dead",
+    Outcome.REFUSED: "refused, for an unknown reason",
+    Outcome.NOT_FOUND: "not found: no query returns its server",
+}
+# Messages on shared topics are often ignored for these reasons, so they get no line.
+UNREMARKABLE = frozenset({Reason.NOT_FOR_US, Reason.DUPLICATE, Reason.FOREIGN_TOPIC})
 
 
 class Command(BaseCommand):
@@ -168,8 +197,10 @@ class _Client:
         content = sender.mention(chat_hash(chat), text) if chat else sender.one_to_one(text)
         self._print_line(f"→ query for {short(client)}, then a request to its server")
         result = await session.notify(sender, client, content, os.urandom(32))
+        if not result.installations and result.answer_count:
+            raise CommandError("No phone was notified: the answers had nothing for this client. Is it a contact?")
         if not result.installations:
-            raise CommandError(nobody(result))
+            raise CommandError("No phone was notified: no server answered the query.")
         for settled in result.installations:
             self._print_line(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
         if not result.is_notified:
@@ -251,3 +282,38 @@ def _table(found: tuple[Destination, ...]) -> Table:
     for destination in found:
         table.add_row(destination.installation_id, short(destination.server), str(destination.version))
     return table
+
+
+# Texts for people about events and outcomes ---------------------------------------------------------------------------
+
+
+def refusal(error: int) -> str:
+    """Return the text for a refusal. ``error`` is the wire's number."""
+    return next((text for known, text in REFUSALS.items() if known == error), f"error {error}")
+
+
+def words(event: Event) -> str:
+    """Return a line about an event, or an empty text for an event that needs none."""
+    text = ""
+    match event:
+        case Accepted(server, version, is_registered):
+            outcome = "registered" if is_registered else "unregistered"
+            text = f"version {version} accepted by {short(server)}: {outcome}"
+        case Refused(server, version, error, _):
+            text = f"version {version} refused by {short(server)}: {refusal(error)}"
+        case GivenUp(server, version):
+            text = f"{short(server)} never answered version {version}"
+        case Advertised(version, servers):
+            text = f"contact code published: version {version}, servers: {', '.join(map(short, servers))}"
+        case Learned(found, is_advertised):
+            source = "the contact code of" if is_advertised else "an answer about"
+            text = f"{source} {short(found.client)}: installation {found.installation_id}, its grant is good"
+        case Ignored(reason, _, author, detail) if reason not in UNREMARKABLE:
+            signer = f"signed by {short(author)}" if author else ""
+            text = " ".join(filter(None, ["not accepted:", reason, detail, signer]))
+    return text
+
+
+def short(key: bytes) -> str:
+    """Return the first digits of a key."""
+    return f"{key.hex()[:KEY_DIGITS]}…"

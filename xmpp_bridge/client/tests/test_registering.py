@@ -28,14 +28,6 @@ def test_the_command_is_that_of_a_recorded_client() -> None:
     assert sorted(map(str, shape(command)[3])) == sorted(map(str, shape(recorded)[3]))
 
 
-def test_registers_with_all_that_the_device_has_and_unregisters_by_its_id() -> None:
-    form = registering.register(SERVICE, DEVICE, "1").find(f".//{{{FORMS}}}x")
-    assert values_of(form) == {"token": "token", "device-id": "device-1", "app": "messenger"}
-    request = registering.unregister(SERVICE, DEVICE, "1")
-    assert request[0].get("node") == "unregister-push-fcm"
-    assert values_of(request.find(f".//{{{FORMS}}}x")) == {"device-id": "device-1", "app": "messenger"}
-
-
 @pytest.mark.parametrize(
     ("stanza", "shown"),
     [
@@ -55,11 +47,6 @@ def test_registers_with_all_that_the_device_has_and_unregisters_by_its_id() -> N
 )
 def test_reads_every_answer(stanza: Element, shown: registering.Answer) -> None:
     assert registering.read_answer(stanza) == shown
-
-
-def test_later_steps_of_a_command_name_its_session() -> None:
-    assert registering.register(SERVICE, DEVICE, "2", session_id="7")[0].get("sessionid") == "7"
-    assert registering.cancel(SERVICE, Platform.FCM, "2", "7")[0].get("action") == "cancel"
 
 
 def test_shows_no_token_and_no_secret() -> None:
