@@ -23,8 +23,10 @@ def small_disk(folder: Path, require_or_skip: Callable[[bool, str], None], *, mi
     mounting = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "small-disk", str(folder)]
     mounted = subprocess.run(mounting, check=False, capture_output=True)
     require_or_skip(mounted.returncode == 0, "nothing can be mounted here, which takes root's rights")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
 def fill(disk: Path, *, left_mib: int = 0) -> Path:
