@@ -9,23 +9,20 @@ Apple and Google behind the real gorush.
 import asyncio
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
 import pytest
 
-from embedded.servers import prosody
-from embedded.supervisor.guard import Guard
+from tests.chaos.conftest import NewWorld
 from tests.chaos.faults import FAIL_OVER, FAULTS, LOSSES, LOST_ANSWERS, READ_ONLY, Storm
-from tests.chaos.world import World, open_world
+from tests.chaos.world import World
 from tests.interop.xmpp.service import Service
-from tests.rig.folders import open_folder
 from tests.rig.ledger import Story, collect, judge, judge_pushes, print_table, say, wait_until_over
 from tests.rig.load import Pushes, Target, send_steadily, targets_of
-from tests.rig.peers import GORUSH
-from tests.rig.server import NewFleet, wait_until
+from tests.rig.server import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -69,14 +66,9 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 
 @pytest.fixture
-def world(
-    plan: Plan, require_or_skip: Callable[[bool, str], None], new_fleet: NewFleet, guard: Guard
-) -> Iterator[World]:
-    require_or_skip(GORUSH.exists(), "there is no real gorush: `make peers` builds it")
-    require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
+def world(plan: Plan, new_world: NewWorld) -> Iterator[World]:
     # The timeout is short, so that a storm reaches the end of it.
-    options = {"is_synchronous": plan.is_synchronous, "GORUSH_TIMEOUT_SECONDS": "5"}
-    with open_folder() as folder, open_world(new_fleet, folder, guard, **options) as world:
+    with new_world(is_synchronous=plan.is_synchronous, GORUSH_TIMEOUT_SECONDS="5") as world:
         yield world
 
 

@@ -15,6 +15,7 @@ import orjson
 import psycopg
 
 from embedded.servers.ports import free_port
+from embedded.stack import plan
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from tests.interop.xmpp import peers
@@ -29,6 +30,8 @@ from waku_bridge.node import to_json
 
 NODES, GORUSHES, BRIDGES = ("node-a", "node-b"), ("gorush-a", "gorush-b"), ("bridge-a", "bridge-b")
 WORKERS = ("batches", "tasks")
+# A further gorush, which only a further worker of batches knows. They are started by the tests that need them.
+OTHER_GORUSH, OTHER_WORKER = "gorush-c", "batches-c"
 # The processes that log tokens by design, as they act for Apple and Google or for another operator.
 FOREIGN = ("gorush", "fakes", "prosody", "node")
 OWNERS = """
@@ -55,8 +58,11 @@ class World:
     def start(self, *names: str) -> None:
         """Start parts, also again, and wait until nodes and gorushes answer."""
         for name in names:
-            if name in GORUSHES:
+            if name in (*GORUSHES, OTHER_GORUSH):
                 self.servers.real(name, port=server.port_of(self.urls[name]), **RECOMMENDED)
+            elif name == OTHER_WORKER:
+                environment = {**self.fleet.environment, "GORUSH_URL": self.urls[OTHER_GORUSH]}
+                replace(self.fleet, environment=environment).start(self._spec(name))
             else:
                 self.fleet.start(self._spec(name))
         wait_for_http(*(f"{self.urls[name]}/health" for name in names if name in NODES))
@@ -65,6 +71,8 @@ class World:
         """Return the process of a part. A node's store is on disk and survives a restart, as that of nwaku does."""
         if name == BRIDGE:
             return bridge()
+        if name == OTHER_WORKER:
+            return plan.worker(name, "batches", "--pool=prefork", "--concurrency=1")
         if name not in NODES:
             return replace(server.services()["bridge" if name in BRIDGES else name], name=name)
         others = [self.urls[other] for other in NODES if other != name]
@@ -123,7 +131,7 @@ def open_world(
 ) -> Iterator[World]:
     """Start everything, and kill it at the end."""
     pair = replicas(folder, guard, is_synchronous=is_synchronous)
-    urls = {name: f"http://127.0.0.1:{free_port()}" for name in (*NODES, *GORUSHES)}
+    urls = {name: f"http://127.0.0.1:{free_port()}" for name in (*NODES, *GORUSHES, OTHER_GORUSH)}
     own = {
         "DATABASE_URL": pair.url,
         "WAKU_NODES": ",".join(urls[name] for name in NODES),

@@ -185,5 +185,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     Console(width=140).print(table)
 
 
+def at_share(ascending: Sequence[float], share: float) -> float:
+    """Return the value that this share of all does not exceed, or 0 of none."""
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
+
+
 def say(line: object) -> None:
     Console(width=140).print(line)

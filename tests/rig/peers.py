@@ -275,14 +275,14 @@ def served(make: Callable[[], web.Application], port: int = 0) -> Iterator[tuple
 
 
 @contextmanager
-def development_node(note: Callable[[bytes], object]) -> Iterator[WakuNode]:
-    """Serve a development node in this process. ``note`` sees the body of each publication."""
+def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator[WakuNode]:
+    """Serve a development node in this process. ``before`` sees the body of each publication, and may answer it."""
 
     @web.middleware
     async def look(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method == "POST" and "/messages/" in request.path:
-            note(await request.read())
-        return await handler(request)
+        is_publication = request.method == "POST" and "/messages/" in request.path
+        answer = before(await request.read()) if is_publication else None
+        return await handler(request) if answer is None else answer
 
     def make() -> web.Application:
         app = create_app(Settings(shards=(processes.PUBSUB_TOPIC,)))
