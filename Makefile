@@ -72,7 +72,7 @@ test-nightly: dev ## what `make test` leaves out: the same promises for every pa
 test-distribution: dev ## what reads strangers' bytes, on the distribution's own Python where that is another one (one minute)
 	@PROCESSES=$(PROCESSES) requirements/distribution.sh
 
-chaos: dev ## fault runs: every fault of both bridges, workers, gorush, nodes and database under the load of both networks (an hour)
+chaos: dev ## fault runs: every fault of both bridges, workers, gorush, nodes and database under the load of both networks, and five minutes without a provider, in seven ways (an hour)
 	@requirements/system.sh go prosody postgresql
 	@tests/interop/peers/build.sh gorush
 	DATABASE=system PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest -q -m chaos -s tests/chaos $(ARGS)

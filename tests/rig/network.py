@@ -174,17 +174,9 @@ class Network:
         self.wait_until_delivered()
         return [push for push in self.pushes() if push["token"] == address.device_token]
 
-    def pushes_under_way(self) -> int:
-        """Count the pushes that gorush has accepted and Apple or Google have not yet."""
-        counters = self._ask_gorush("GET", "/api/stat/app")
-        return int(counters["submitted_tasks"] - counters["success_tasks"] - counters["failure_tasks"])
-
     def break_gorush(self, **faults: object) -> None:
         """Set faults of gorush, and fail if it did not accept them, as the test would otherwise prove nothing."""
         self._ask_gorush("POST", "/dev/faults", json.dumps(faults).encode())
-
-    def mend_gorush(self) -> None:
-        self._ask_gorush("DELETE", "/dev/faults")
 
     def _ask_gorush(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
         answer = self._run(self._http.request(method, self._gorush_url + path, content=content))
