@@ -1,14 +1,14 @@
 """Tests of the rules' table, loaded from the file, changed by operators, applied by workers; and of unknown errors."""
 
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 
 import pytest
 import structlog
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
 from notifications.gateways.gorush.answers.errors import ErrorRule, classify
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
@@ -24,6 +24,7 @@ from notifications.gateways.gorush.rules.table import (
     load_seed,
 )
 from notifications.messages import Outcome
+from tests.rig.statements import at_once
 
 RULES = GatewayErrorRule.objects
 OPERATOR = GatewayErrorRule.Origin.OPERATOR
@@ -33,13 +34,12 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 
 
-@pytest.fixture
-def seeded(db):
+@pytest.fixture(autouse=True)
+def _seeded(db):
     """Load the rules as after the migration, also when an earlier test emptied the table."""
     load_seed()
 
 
-@pytest.mark.usefixtures("seeded")
 def test_the_table_has_the_rules_of_the_file_also_when_it_is_empty_and_loading_again_changes_nothing():
     assert load_rules() == shipped_rules()
     assert load_seed() == Loaded(added=0, refreshed=0, removed=0, kept=0)
@@ -47,7 +47,6 @@ def test_the_table_has_the_rules_of_the_file_also_when_it_is_empty_and_loading_a
     assert load_rules() == shipped_rules()
 
 
-@pytest.mark.usefixtures("seeded")
 def test_the_position_decides_between_two_rules_and_one_that_is_switched_off_matches_nothing():
     RULES.create(position=1, platform="ios", match="prefix", text="Unreg", outcome="config", code="mine")
     assert classify(IOS, "Unregistered", load_rules()).code == "mine"
@@ -57,51 +56,36 @@ def test_the_position_decides_between_two_rules_and_one_that_is_switched_off_mat
     assert classify(IOS, "Unregistered", load_rules()).code == "unknown"
 
 
-@pytest.mark.usefixtures("seeded")
-def test_a_new_file_adds_refreshes_and_removes_rows_that_follow_it():
-    first, second, *rest = seed_rules()
+def test_a_new_file_adds_refreshes_and_removes_rows_that_follow_it_and_keeps_those_of_operators():
+    first, second, third, fourth, *rest = seed_rules()
+    RULES.filter(text=third.text).update(text="Unregistered by us", outcome="transient", origin=OPERATOR)
+    RULES.filter(text=fourth.text).update(is_enabled=False, origin=OPERATOR)
+    RULES.create(position=5, platform="any", text="our own", outcome="config", code="ours", origin=OPERATOR)
+    own = RULES.filter(origin=OPERATOR).order_by("pk")
+    before = list(own.values_list("pk", "text", "outcome", "is_enabled"))
     new = replace(first, text="BrandNew", code="new")
-    seeds = [new, replace(second, code="renamed"), *rest]
-
-    assert load_seed(seeds=seeds) == Loaded(added=1, refreshed=1, removed=1, kept=0)
-
+    others = [third, replace(fourth, code="renamed")]
+    loaded = load_seed(seeds=[new, replace(second, code="renamed"), *others, *rest])
+    assert loaded == Loaded(added=1, refreshed=1, removed=1, kept=2)
     assert RULES.get(text="BrandNew").origin == "seed"
     assert RULES.get(text=second.text).code == "renamed"
     assert not RULES.filter(text=first.text).exists()
+    load_seed(seeds=rest)  # a file without the earlier ones
+    assert list(own.values_list("pk", "text", "outcome", "is_enabled")) == before
 
 
-@pytest.mark.usefixtures("seeded")
-def test_changes_of_operators_survive_the_next_load():
-    first, second, third, *rest = seed_rules()
-    RULES.filter(text=first.text).update(text="Unregistered by us", outcome="transient", origin=OPERATOR)
-    RULES.filter(text=second.text).update(is_enabled=False, origin=OPERATOR)
-    RULES.create(position=5, platform="any", text="our own", outcome="config", code="ours", origin=OPERATOR)
-    before = set(RULES.values_list("pk", "text", "outcome", "is_enabled", "origin"))
-
-    loaded = load_seed(seeds=[first, replace(second, code="renamed"), third, *rest])
-    assert loaded == Loaded(added=0, refreshed=0, removed=0, kept=2)
-    load_seed(seeds=[third, *rest])  # a file without the earlier ones
-
-    assert set(RULES.values_list("pk", "text", "outcome", "is_enabled", "origin")) == before
-
-
-@pytest.mark.usefixtures("seeded")
 def test_an_operators_rule_comes_before_a_new_one_of_the_file_about_the_same_error():
     RULES.create(position=5, platform="ios", match="exact", text="New", outcome="config", code="ours")
     new = replace(seed_rules()[0], text="New", code="theirs")
-
     assert load_seed(seeds=[*seed_rules(), new]).added == 0
     assert RULES.get(text="New").code == "ours"
 
 
-@pytest.mark.usefixtures("seeded")
 def test_the_rules_of_the_file_come_and_the_operators_stay():
     RULES.filter(text="Unregistered").delete()
     RULES.filter(text="ExpiredToken").update(code="changed", origin=OPERATOR)
     RULES.filter(text="BadDeviceToken").update(remark="outdated")
-
     call_command("load_error_rules", stdout=(out := StringIO()))
-
     assert out.getvalue() == "1 added, 1 refreshed, 0 removed, 1 left as operators changed them.\n"
     RULES.filter(text="Unregistered").delete()
     call_command("migrate", verbosity=0)
@@ -116,7 +100,6 @@ class Clock:
         return self.now
 
 
-@pytest.mark.usefixtures("seeded")
 def test_an_edit_is_loaded_within_the_interval_and_the_table_is_read_no_more_often(django_assert_num_queries):
     clock = Clock()
     rules = CurrentRules(clock=clock)
@@ -152,25 +135,6 @@ def test_the_old_rules_hold_while_the_database_is_unreachable():
     assert seen == [OTHER, OTHER, shipped_rules()]
 
 
-def test_while_one_thread_loads_the_others_go_on_with_the_old_rules():
-    loading, may_end = threading.Event(), threading.Event()
-
-    def load():
-        loading.set()
-        assert may_end.wait(10)
-        return OTHER
-
-    rules = CurrentRules(load, Clock())
-    slow = threading.Thread(target=rules.refresh)
-    slow.start()
-    assert loading.wait(10)
-    rules.refresh()  # does not wait
-    assert rules.rules == shipped_rules()
-    may_end.set()
-    slow.join(10)
-    assert rules.rules == OTHER
-
-
 # Unknown errors: none is lost or counted twice, and neither memory nor table grows without limit ---------------------
 
 
@@ -178,7 +142,6 @@ def stored():
     return {(row.platform, row.signature): row.count for row in UnknownGatewayError.objects.all()}
 
 
-@pytest.mark.django_db
 def test_sums_are_written_once_per_batch_and_an_error_is_logged_when_it_is_seen_first(django_assert_num_queries):
     errors = UnknownErrors()
     with django_assert_num_queries(0):
@@ -190,7 +153,6 @@ def test_sums_are_written_once_per_batch_and_an_error_is_logged_when_it_is_seen_
     assert stored() == {("ios", "new"): 3, ("android", "new"): 1}
     seen = {"event": "gateway_error_unknown", "log_level": "warning", "signature": "new"}
     assert sorted(logs, key=str) == [seen | {"platform": "android"}, seen | {"platform": "ios"}]
-
     errors.note(IOS, "new")
     with django_assert_num_queries(1):
         errors.record(now=LATER)
@@ -200,7 +162,6 @@ def test_sums_are_written_once_per_batch_and_an_error_is_logged_when_it_is_seen_
     assert (row.count, row.first_seen_at, row.last_seen_at) == (4, NOW, LATER)
 
 
-@pytest.mark.django_db
 def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
     errors = UnknownErrors()
     errors.note(IOS, "a")
@@ -214,13 +175,11 @@ def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
     monkeypatch.setattr(table, "count_unknown", fail_at_b)
     errors.record(now=NOW)
     assert stored() == {("ios", "a"): 1}
-
     monkeypatch.undo()
     errors.record(now=NOW)
     assert stored() == {("ios", "a"): 1, ("ios", "b"): 1}
 
 
-@pytest.mark.django_db
 def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
     monkeypatch.setattr(table, "MAX_SIGNATURES_HELD", 3)
     monkeypatch.setattr(table, "MAX_SIGNATURES_STORED", 4)
@@ -234,20 +193,12 @@ def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
 
 @pytest.mark.django_db(transaction=True)
 def test_workers_that_count_the_same_errors_at_once_lose_none():
-    started = threading.Barrier(4)
-
     def work(names):
         errors = UnknownErrors()
-        started.wait(10)
         for _ in range(10):
             for name in names:
                 errors.note(IOS, name)
             errors.record(now=NOW)
-        connection.close()
 
-    workers = [threading.Thread(target=work, args=(names,)) for names in ("abc", "cba", "bca", "acb")]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(30)
+    at_once(*(partial(work, names) for names in ("abc", "cba", "bca", "acb")))
     assert stored() == {("ios", name): 40 for name in "abc"}
