@@ -136,9 +136,9 @@ image-test: dev ## build the images without a Docker engine and run every proces
 	@tests/image/build.sh $(IMAGES)
 	IMAGES="$(IMAGES)" $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/image -m image $(ARGS)
 
-peers: ## build the real gorush, a Waku node and an OpenTelemetry Collector from their Go modules into .peers
+peers: ## build the real gorush and a Waku node from their Go modules into .peers
 	@requirements/system.sh go compiler
-	@tests/interop/peers/build.sh gorush waku collector
+	@tests/interop/peers/build.sh gorush waku
 
 interop: dev peers ## the tests that need real peers, without a network; ARGS="-k name" for a part
 	PEERS=.peers $(PYTHON) tests/interop/offline.py $(PYTHON) -m pytest tests/interop -m peers $(ARGS)

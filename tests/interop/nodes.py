@@ -152,11 +152,8 @@ async def _until_received(sender: WakuNode, receiver: WakuNode) -> None:
 
 async def drained(*nodes: WakuNode) -> None:
     """Read the nodes until no more messages come."""
-    quiet = 0
-    while quiet < 5:
-        pages = [await node.read(PUBSUB_TOPIC) for node in nodes]
-        quiet = 0 if any(pages) else quiet + 1
-        await asyncio.sleep(PAUSE_SECONDS)
+    for node in nodes:
+        await received(node, 0)
 
 
 async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOPIC) -> list[WakuMessage]:

@@ -25,7 +25,6 @@ from registrations.messages import TokenType
 from tests.rig.peers import Server, Servers, new_push, send
 
 IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
-NOT_FOUND = b"404 page not found"
 MISSING = {"code": 400, "message": "Missing notifications field."}
 TOPIC = "im.status.ethereum"
 
@@ -110,18 +109,9 @@ CASES = [
     # Silent drops of platforms that are not enabled, which leave no trace even in the counters. A dry run is the first.
     Case("no platform", body({"tokens": ["ok-1"]}), ok(0)),
     Case("unknown platform", body(one("ok-1", platform=9)), ok(0)),
-    refused("nothing", b""),
     refused("no JSON", b"hello"),
-    refused("an array", b"[]"),
-    refused("no list", b"{}"),
-    refused("null for the list", b'{"notifications":null}'),
-    refused("an object for the list", b'{"notifications":{}}'),
-    refused("a number for a notification", b'{"notifications":[5]}'),
-    refused("platform as text", body(one("ok-1") | {"platform": "1"})),
-    refused("platform as fraction", body(one("ok-1") | {"platform": 1.5})),
     refused("a number for a token", body(one(5))),
     refused("a list for data", body(one("ok-1", data=[1]))),
-    refused("a number for the collapse key", body(one("ok-1", platform=ANDROID, android={"collapse_key": 5}))),
     refused("an empty list", b'{"notifications":[]}', "Notifications field is empty."),
 ]  # fmt: skip
 
@@ -137,23 +127,6 @@ def test_a_push_is_answered_and_done(server: Server, case: Case) -> None:
     assert sorted((push["token"], push["topic"], push["error"]) for push in pushes) == sorted(case.pushed)
     after = server.counters()
     assert tuple(after[name] - before[name] for name in ("success_tasks", "failure_tasks")) == case.tasks
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "answer"),
-    [
-        ("GET", "/healthz", 200, b""),
-        ("HEAD", "/healthz", 200, b""),
-        ("GET", "/api/push", 404, NOT_FOUND),
-        ("PUT", "/api/push", 404, NOT_FOUND),
-        ("POST", "//api/push", 404, NOT_FOUND),
-        ("POST", "/API/PUSH", 404, NOT_FOUND),
-        ("GET", "/nothing", 404, NOT_FOUND),
-    ],
-)
-def test_other_paths(server: Server, method: str, path: str, status: int, answer: object) -> None:
-    got = server.ask(method, path)
-    assert (got.status, got.body) == (status, answer)
 
 
 def test_the_version_and_the_settings_that_the_config_check_reads_are_shown(server: Server) -> None:
@@ -226,44 +199,46 @@ def overflow(server: Server) -> list[tuple[Outcome, str, int]]:
 
 
 @pytest.mark.peers
-def test_a_full_queue_never_answers_and_never_sends(real_gorush: Server, servers: Servers) -> None:
+def test_a_full_queue_never_sends_and_never_answers_or_answers_500_without_sync(
+    real_gorush: Server, servers: Servers
+) -> None:
     found = overflow(servers.real("gorush-small", **SMALL))
     assert set(found) == {(Outcome.DELIVERED, "", 1), (Outcome.AMBIGUOUS, "timeout", 0)}
-
-
-@pytest.mark.peers
-def test_a_full_queue_without_sync_answers_500_and_never_sends(real_gorush: Server, servers: Servers) -> None:
     found = overflow(servers.real("gorush-async", CORE_SYNC="false", **SMALL))
     assert (Outcome.TRANSIENT, "http_500", 0) in found
-    # The others were accepted, and without sync gorush reports nothing more. This is why the config check requires
-    # sync.
+    # The others were accepted, and gorush reports nothing more. This is why the config check requires sync.
     assert {outcome for outcome, _, _ in found} == {Outcome.TRANSIENT, Outcome.DELIVERED}
 
 
+NOBODY = "http://127.0.0.1:9"  # where nothing listens
+
+
 @pytest.mark.peers
-@BOTH
-def test_without_the_authority_of_their_certificates_the_operator_is_asked(
-    real_gorush: Server, servers: Servers, token_type: TokenType
+@pytest.mark.parametrize(
+    ("token_type", "options", "outcome", "code"),
+    [
+        # without the authority of the certificates of Apple and Google, with a revoked account, and without a way out
+        (IOS, {"authority": "/dev/null"}, Outcome.CONFIG, "tls"),
+        (ANDROID, {"authority": "/dev/null"}, Outcome.CONFIG, "tls"),
+        (ANDROID, {"ANDROID_KEY_PATH": "revoked.json"}, Outcome.CONFIG, "service_account"),
+        (IOS, {"CORE_HTTP_PROXY": NOBODY}, Outcome.TRANSIENT, "provider_unreachable"),
+        (ANDROID, {"CORE_HTTP_PROXY": NOBODY}, Outcome.TRANSIENT, "provider_unreachable"),
+    ],
+    ids=["iOS-authority", "Android-authority", "Android-revoked", "iOS-offline", "Android-offline"],
+)
+def test_a_gorush_that_reaches_nobody_needs_the_operator_or_is_tried_again(
+    real_gorush: Server,
+    servers: Servers,
+    token_type: TokenType,
+    options: dict[str, str],
+    outcome: Outcome,
+    code: str,
 ) -> None:
-    server = servers.real(f"gorush-distrustful-{token_type}", authority="/dev/null")
+    if key := options.get("ANDROID_KEY_PATH"):
+        options = {"ANDROID_KEY_PATH": str(servers.fleet.folder / key)}
+    server = servers.real(f"gorush-{token_type}-{code}", **options)
     result = send([server.url], new_push(token_type))
-    assert (result.outcome, result.code) == (Outcome.CONFIG, "tls")
-
-
-@pytest.mark.peers
-def test_a_revoked_service_account_is_a_matter_for_the_operator(real_gorush: Server, servers: Servers) -> None:
-    server = servers.real("gorush-revoked", ANDROID_KEY_PATH=str(servers.fleet.folder / "revoked.json"))
-    result = send([server.url], new_push(ANDROID))
-    assert (result.outcome, result.code) == (Outcome.CONFIG, "service_account")
-
-
-@pytest.mark.peers
-@BOTH
-def test_nothing_is_sent_and_all_is_retried_while_apple_and_google_are_unreachable(
-    real_gorush: Server, servers: Servers, token_type: TokenType
-) -> None:
-    server = servers.real(f"gorush-offline-{token_type}", CORE_HTTP_PROXY=f"http://127.0.0.1:{free_port()}")
-    assert send([server.url], new_push(token_type)).outcome is Outcome.TRANSIENT
+    assert (result.outcome, result.code) == (outcome, code)
 
 
 @pytest.mark.peers

@@ -1,47 +1,30 @@
-"""Whole way with the real gorush, and the fakes of Apple and Google at its end. All parts share one development node,
-or there are two real nodes, with the server at the one and phones and senders at the other.
+"""Whole way with two real nodes, the server at the one and phones and senders at the other, the real gorush, and the
+fakes of Apple and Google at its end.
 """
 
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from embedded.servers.ports import free_port
-from embedded.supervisor.guard import Guard
 from notifications.messages import Report, ReportError
 from tests.interop.conftest import StartServer
 from tests.interop.nodes import Pair, RelayReader
-from tests.rig import server as processes
 from tests.rig.network import APP_TOPIC, Network, android, iphone, new_sender
 from tests.rig.peers import Server
-from tests.rig.server import SERVER, Fleet
+from tests.rig.server import SERVER
 from waku_bridge.client.session import NoAnswer
 from waku_bridge.client.state import Address
-from waku_bridge.node import WakuNode
 
 pytestmark = pytest.mark.peers
 Platform = Callable[..., Address]
 
 
 @pytest.fixture(scope="module")
-def one_node(guard: Guard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    fleet, port = Fleet(tmp_path_factory.mktemp("interop-node"), {}, guard), free_port()
-    fleet.start(processes.node(port))
-    processes.wait_for_http(f"http://127.0.0.1:{port}/health")
-    yield f"http://127.0.0.1:{port}"
-    fleet.stop(*fleet.running)
-
-
-@pytest.fixture(scope="module", params=["one_node", "real_pair"])
-def network(request: pytest.FixtureRequest, real_gorush: Server, start_server: StartServer) -> Iterator[Network]:
-    nodes = request.getfixturevalue(request.param)
-    here, there, node_type = (
-        (nodes.here, nodes.there, RelayReader) if isinstance(nodes, Pair) else (nodes, nodes, WakuNode)
-    )
-    with start_server(here) as running:
+def network(real_pair: Pair, real_gorush: Server, start_server: StartServer) -> Iterator[Network]:
+    with start_server(real_pair.here) as running:
         # The fakes keep the same record as the development gorush.
         record, database = real_gorush.record_url, running.environment["DATABASE_URL"]
-        network = Network(there, record, database, SERVER.pub33, node_type=node_type)
+        network = Network(real_pair.there, record, database, SERVER.pub33, node_type=RelayReader)
         yield network
         network.close()
 

@@ -1,29 +1,32 @@
 """Behaviour of nodes that the Waku bridge relies on, tested on the development node and a real one with the client of
 production.
 
-`test_go_waku.py` and the tests of the development node cover the differences of nwaku and go-waku.
+`waku_bridge/node/tests/test_client.py` has recorded answers of nwaku and go-waku.
 """
 
 import asyncio
 import base64
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import pytest
 
-from tests.interop.nodes import Pair, drained, new_message, received, say
+from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
 from tests.rig.peers import ask
-from tests.rig.server import PUBSUB_TOPIC
+from tests.rig.server import PUBSUB_TOPIC, wait_until
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.node import NodeError, NotSubscribed, WakuNode, to_json
+from waku_bridge.node import NodeError, NotSubscribed, WakuNode, from_json, to_json
 
 OTHER_SHARD = "/waku/2/rs/16/64"
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
 
 
 @pytest.fixture(autouse=True)
-def clean(pair: Pair) -> None:
-    pair.run(drained)
+def clean(request: pytest.FixtureRequest) -> None:
+    """Leave nothing of earlier tests at the pair."""
+    if "pair" in request.fixturenames:
+        request.getfixturevalue("pair").run(drained)
 
 
 @pytest.mark.parametrize("payload", [b"x", bytes(range(256)), b"\xfb\xff\xfe" * 7, bytes(1_000_000)], ids=len)
@@ -113,3 +116,26 @@ def test_a_shard_that_nobody_subscribed_to_is_not_read(pair: Pair) -> None:
             await here.read(OTHER_SHARD)
 
     pair.run(use)
+
+
+@pytest.mark.peers
+def test_go_waku_shows_a_joined_topic_only_to_subscribers_and_each_message_once_for_each_subscription(
+    real_nodes: Nodes,
+) -> None:
+    """Our client subscribes only after a 404 for this reason. nwaku differs."""
+    alone, subscriptions, read = real_nodes.real(), "/relay/v1/subscriptions", list[Any]()
+    assert ask(alone, "GET", RELAY).status == 404
+    for _ in range(2):
+        assert say(alone, "POST", subscriptions, [PUBSUB_TOPIC]).status == 200
+    empty = ask(alone, "GET", RELAY)
+    assert (empty.status, empty.body) == (200, None)
+    # Any base64 is accepted, and fields that the sender left out are missing or null.
+    assert say(alone, "POST", RELAY, {"payload": "-_8", "contentTopic": "/a/1/b/c", "colour": 1}).status == 200
+    wait_until(lambda: read.extend(ask(alone, "GET", RELAY).body or []) or len(read) == 2, what="both copies")
+    assert read == [{"payload": "+/8=", "contentTopic": "/a/1/b/c", "ephemeral": None}] * 2
+    message = from_json(read[0])
+    assert (message.version, message.timestamp_ns, message.ephemeral, message.meta) == (0, 0, False, b"")
+    refused = say(alone, "POST", RELAY, to_json(new_message()) | {"payload": ""})
+    assert (refused.status, refused.body) == (400, b"missing Payload field")
+    assert say(alone, "DELETE", subscriptions, [PUBSUB_TOPIC]).status == 200
+    assert ask(alone, "GET", RELAY).status == 404

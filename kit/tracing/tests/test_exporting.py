@@ -37,7 +37,8 @@ def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
     assert (first.kind, second.kind, second.status.code) == (5, 3, 2)
     assert attributes(first.attributes) == {"server.address": "127.0.0.1:8645"}
     assert first.start_time_unix_nano == began_ns <= first.end_time_unix_nano
-    assert collecting.headers[0]["authorization"] == "Bearer abc"
+    sent = [collecting.headers[0][name] for name in ("authorization", "content-type")]
+    assert sent == ["Bearer abc", "application/x-protobuf"]
     assert collecting.resources[0]["service.name"] == "pushserver"
 
 

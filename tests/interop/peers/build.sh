@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku collector status
-# A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. The
-# collector and status-go are libraries, and their program stands beside go.mod. A peer that is up to date is not rebuilt.
+# Builds real peers from their Go modules into .peers:  tests/interop/peers/build.sh gorush waku status
+# A folder here is a module whose go.mod names its peer as a tool; go.sum fixes every byte that goes into it. status-go
+# is a library, and its program stands beside go.mod. A peer that is up to date is not rebuilt.
 # Without Go nothing is built, without a C compiler no Waku node and no Messenger; with REQUIRE_ALL=1 that is a failure.
 set -eu
 cd "$(dirname "$0")/../../.."

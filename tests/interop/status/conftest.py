@@ -1,22 +1,137 @@
-"""World of real parts: Messengers of status-go, a go-waku that they share, this server, and the real gorush with our
-fakes of Apple and Google.
+"""World of real parts: Messengers of status-go, each in a process of its own (`tests/interop/peers/status`), a go-waku
+that they share, this server, and the real gorush with our fakes of Apple and Google.
 """
 
+import json
 import secrets
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
+from coincurve import PrivateKey
 
+from embedded.supervisor.guard import kill_group
 from tests.interop.conftest import PEERS, StartServer
 from tests.interop.nodes import Nodes, address_of
-from tests.interop.status.messengers import APN, Messenger, app_key
 from tests.rig import server as processes
 from tests.rig.peers import Server, Servers
 from tests.rig.server import Fleet, wait_until
+
+APN, FIREBASE = 1, 2
+APP_TOPIC = "im.status.ethereum"
+
+
+def app_key(private_key: bytes) -> str:
+    """Return a public key as the app writes it: uncompressed, hexadecimal, with 0x."""
+    return "0x" + PrivateKey(private_key).public_key.format(compressed=False).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Row of a sender's database about the push of a message to one installation."""
+
+    installation_id: str
+    success: bool
+    error: int
+    retry_count: int
+    type: int
+
+
+@dataclass(slots=True)
+class Messenger:
+    """One user's device. ``folder`` holds its databases and its log, and ``peers`` are multiaddresses of nodes."""
+
+    program: Path
+    folder: Path
+    peers: Sequence[str]
+    private_key: str = field(default_factory=lambda: secrets.token_hex(32))
+    installation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    is_light: bool = False
+    is_service: bool = False  # no Messenger, but a node that light clients depend on
+    address: str = ""  # of a service
+    _process: subprocess.Popen[str] | None = None
+    _count: int = 0
+
+    @property
+    def key(self) -> str:
+        """Return the public key as the app writes it: uncompressed, hexadecimal, with 0x."""
+        return app_key(bytes.fromhex(self.private_key))
+
+    def start(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        with (self.folder / "stderr").open("ab") as errors:
+            self._process = subprocess.Popen(
+                [str(self.program)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        names = ("private_key", "installation_id", "is_light", "is_service")
+        settings = {name: getattr(self, name) for name in names}
+        self.address = self._submit(settings | {"folder": str(self.folder), "peers": list(self.peers)}) or ""
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Run a command of the program and return its result."""
+        self._count += 1
+        return self._submit({"id": self._count, "do": command} | arguments)
+
+    def stop(self) -> None:
+        """End the process as the app ends it."""
+        if self._process:
+            self._process.communicate(timeout=30)
+            self._process = None
+
+    def kill(self) -> None:
+        if self._process:
+            kill_group(self._process.pid, SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+    def register(self, server: str, token: str, *, token_type: int = APN) -> None:
+        """Register with a server, as `wakuext_registerForPushNotifications` does, and wait for its answer."""
+        if not self.ask("servers"):
+            self.ask("add_server", key=server)
+        topic = APP_TOPIC if token_type == APN else ""
+        self.ask("register", token=token, topic=topic, token_type=token_type)
+        self.wait_for_registration()
+
+    def wait_for_registration(self) -> None:
+        wait_until(lambda: self.ask("is_registered"), what="registered")
+
+    def befriend(self, other: "Messenger") -> None:
+        """Become contacts, by a request that the other one accepts."""
+        self.ask("request_contact", key=other.key, text="Hello!")
+        wait_until(lambda: other.accepts(self), what="the contact request arrives")
+        wait_until(lambda: other.key in self.ask("contacts"), what="contacts")
+
+    def accepts(self, other: "Messenger") -> bool:
+        try:
+            self.ask("accept_contact", key=other.key)
+        except AssertionError:
+            return False
+        return True
+
+    def reports(self, message_id: str) -> list[Report]:
+        return [Report(row[0], bool(row[1]), *row[2:]) for row in self.ask("reports", text=message_id)]
+
+    def _submit(self, line: dict[str, Any]) -> Any:
+        assert self._process
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer.get("result")
+
 
 PROCESSES = ("bridge", "batches", "tasks")
 GORUSH = "status-gorush"  # the name of gorush's process
@@ -46,10 +161,6 @@ class World:
         messenger.start()
         return messenger
 
-    def service(self) -> str:
-        """Start a node that light clients depend on, and return its address."""
-        return self.messenger(is_service=True).address
-
     def phone(self, *, token_type: int = APN, **facts: Any) -> tuple[Messenger, str]:
         """Start a device that is registered with the server, and return it with its device token."""
         messenger, token = self.messenger(**facts), new_token(token_type)
@@ -77,12 +188,6 @@ class World:
         self.kill(*PROCESSES)
         self.server.environment.update(settings)
         self.start(*PROCESSES)
-
-    def stop_gorush(self) -> None:
-        self.servers.fleet.kill(GORUSH)
-
-    def start_gorush(self) -> None:
-        self.servers.real(GORUSH, port=processes.port_of(self.gorush.url))
 
     def pushes(self, token: str) -> list[dict[str, Any]]:
         """Return the pushes to one device that Apple or Google accepted."""

@@ -8,7 +8,7 @@ import pytest
 
 from embedded.servers import prosody
 from embedded.supervisor.guard import Guard
-from tests.interop.xmpp import ejabberd, peers
+from tests.interop.xmpp import peers
 from tests.interop.xmpp import service as processes
 from tests.interop.xmpp.service import Service
 from tests.rig.server import Fleet, NewFleet
@@ -43,7 +43,7 @@ def service(
         require_or_skip(prosody.is_installed(), "there is no Prosody: `make xmpp-interop` as root installs it")
         peer = peers.prosody(peer_fleet)
     else:
-        require_or_skip(ejabberd.is_installed(), "there is no ejabberd: `make xmpp-interop` as root installs it")
+        require_or_skip(peers.is_ejabberd_installed(), "there is no ejabberd: `make xmpp-interop` as root installs it")
         peer = peers.ejabberd(peer_fleet)
     own = {"GORUSH_TIMEOUT_SECONDS": "3", "LOG_LEVEL": "DEBUG", **peers.component_of(peer)}
     fleet = new_fleet(f"xmpp_{peer.name}", **own)

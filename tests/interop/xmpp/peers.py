@@ -1,16 +1,27 @@
-"""Real XMPP servers on loopback, and the messages of their users."""
+"""Real XMPP servers on loopback, and the messages of their users.
 
+ejabberd is configured as docs/xmpp.md has it. Its Erlang machine is started directly, so that it needs neither its port
+mapper nor a node name.
+"""
+
+import re
+import shutil
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
+
+import yaml
+from django.conf import settings
 
 from embedded.servers.ports import free_port
 from embedded.servers.prosody import EmbeddedProsody
-from embedded.supervisor.processes import ProcessSpec
-from tests.interop.xmpp.ejabberd import Ejabberd
+from embedded.supervisor.processes import ProcessSpec, StopOrder
+from tests.rig.providers.certificates import serve_as
 from tests.rig.server import Fleet, wait_until
 from xmpp_bridge.client.connections import Account, Component
 from xmpp_bridge.client.elements import PING, element
@@ -27,6 +38,8 @@ LOOPBACK = "127.0.0.1"
 TIMEOUT_SECONDS = 20.0
 # Stanzas arrive within milliseconds. After this time without one, none will come.
 SILENCE_SECONDS = 1.5
+LIBRARIES = sorted(Path("/usr/lib").glob("*/ejabberd-*/ebin"))
+MODULES = ("push", "push_keepalive", "stream_mgmt", "mam", "offline", "roster", "disco")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,84 @@ class Peer:
 
     def log(self) -> str:
         return self.fleet.log(self.name)
+
+
+# XEP-0077 before authentication. The result is an IQ of its own, which is distinguished from an error without a parser.
+REGISTER = """\
+<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='capulet.test' version='1.0'>\
+<iq type='set' id='register'><query xmlns='jabber:iq:register'>\
+<username>{user}</username><password>{password}</password></query></iq>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ejabberd:
+    """ejabberd's process and ports, the last one for other servers. ``components`` are secrets by domain. Accounts are
+    made by registering them (XEP-0077).
+    """
+
+    folder: Path
+    c2s_port: int
+    component_port: int
+    s2s_port: int
+    components: Mapping[str, str]
+    name: str = "ejabberd"
+
+    def spec(self) -> ProcessSpec:
+        folder = self.folder
+        return ProcessSpec(
+            name=self.name,
+            command=[
+                shutil.which("erl") or "erl",
+                *("-noinput", "-mnesia", "dir", f'"{folder}/mnesia"', "-s", "ejabberd"),
+            ],
+            stop_order=StopOrder.PEER,
+            folder=folder,
+            environment={
+                "HOME": str(folder),
+                "EJABBERD_CONFIG_PATH": str(folder / "ejabberd.yml"),
+                "EJABBERD_LOG_PATH": str(folder / "ejabberd-own.log"),
+                "ERL_CRASH_DUMP": str(folder / "crash.dump"),
+                "ERL_LIBS": str(LIBRARIES[-1].parents[1]) if LIBRARIES else "",
+            },
+            prepare=self.prepare,
+        )
+
+    def register(self, user: str, password: str) -> None:
+        """Make an account."""
+        with socket.create_connection(("127.0.0.1", self.c2s_port), timeout=10) as connection:
+            connection.sendall(REGISTER.format(user=user, password=password).encode())
+            stream = b""
+            while b"register" not in stream.partition(b"</stream:features>")[2]:
+                received = connection.recv(4096)
+                assert received, stream
+                stream += received
+        assert b"type='error'" not in stream.partition(b"</stream:features>")[2], stream
+
+    def prepare(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        serve_as([USERS], self.folder)
+        followed = recipe()
+        followed["listen"][0] |= {
+            "port": self.component_port,
+            "hosts": {domain: {"password": secret} for domain, secret in self.components.items()},
+        }
+        followed["listen"] += [
+            {"port": self.c2s_port, "ip": "127.0.0.1", "module": "ejabberd_c2s", "starttls": False},
+            {"port": self.s2s_port, "ip": "127.0.0.1", "module": "ejabberd_s2s_in"},
+        ]
+        followed["modules"] = {f"mod_{name}": {} for name in MODULES} | {"mod_register": {"ip_access": "all"}}
+        followed |= {"hosts": [USERS], "certfiles": [str(self.folder / "leaf.pem")], "registration_timeout": "infinity"}
+        (self.folder / "ejabberd.yml").write_text(yaml.safe_dump(followed))
+
+
+def recipe() -> dict[str, Any]:
+    text = (settings.BASE_DIR / "docs/xmpp.md").read_text(encoding="utf-8")
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "ejabberd" in each]
+    return dict(yaml.safe_load(block))
+
+
+def is_ejabberd_installed() -> bool:
+    return bool(LIBRARIES) and shutil.which("erl") is not None
 
 
 def prosody(fleet: Fleet, name: str = "prosody", **options: str) -> Peer:

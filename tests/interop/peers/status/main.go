@@ -9,7 +9,6 @@ import (
 	"bufio"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,7 +29,6 @@ import (
 	"github.com/status-im/status-go/params"
 	"github.com/status-im/status-go/protocol"
 	"github.com/status-im/status-go/protocol/common/shard"
-	"github.com/status-im/status-go/timesource"
 	"github.com/status-im/status-go/wakuv2"
 	"github.com/status-im/status-go/walletdatabase"
 )
@@ -42,8 +40,7 @@ type Start struct {
 	InstallationID string   `json:"installation_id"`
 	Peers          []string `json:"peers"` // multiaddresses
 	IsLight        bool     `json:"is_light"`
-	HasNetworkTime bool     `json:"has_network_time"` // corrects its clock by the network's time, as the app does
-	IsService      bool     `json:"is_service"`       // no Messenger, but the node of light ones; the answer is its address
+	IsService      bool     `json:"is_service"` // no Messenger, but the node of light ones; the answer is its address
 }
 
 // Node gives a Messenger its Waku, as the node of the app does.
@@ -71,11 +68,6 @@ const (
 )
 
 func newPhone(start Start, logger *zap.Logger) (*Phone, error) {
-	if start.HasNetworkTime {
-		if err := useNetworkTime(); err != nil {
-			return nil, err
-		}
-	}
 	key, err := crypto.HexToECDSA(start.PrivateKey)
 	if err != nil {
 		return nil, err
@@ -133,16 +125,6 @@ func newPhone(start Start, logger *zap.Logger) (*Phone, error) {
 	phone := &Phone{messenger, node, database, make(chan struct{})}
 	messenger.StartRetrieveMessagesLoop(tick, phone.stop)
 	return phone, nil
-}
-
-// useNetworkTime sets the clock by the time servers of status-go, and fails when their time does not differ.
-func useNetworkTime() error {
-	clock := timesource.Default()
-	clock.Start()
-	if time.Until(clock.Now()).Abs() < time.Second {
-		return errors.New("no network time, or the same")
-	}
-	return nil
 }
 
 func newSettings(installationID string) settings.Settings {
