@@ -19,8 +19,7 @@ from tests.rig.network import Network, iphone
 from tests.rig.peers import ask
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, NewFleet, services, wait_for_http, wait_until
-from xmpp_bridge.tests.talking import SERVICE
-from xmpp_bridge.tests.xmpp_server import SECRET, XmppServer
+from xmpp_bridge.tests.talking import SECRET, SERVICE, XmppServer
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
 LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"

@@ -253,6 +253,7 @@ def test_a_stanza_of_that_size_is_read_and_a_larger_one_is_a_bad_request(kib: in
 # Devices and commands -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("XB4", "X4")
 @limit("devices of an account in an app: {most}; a new one replaces the longest dead")
 def test_an_account_has_that_many_devices(most: int, service: Service) -> None:
     assert refused(service, registrations(*["juliet@capulet.test"] * (most + 1))) == 1
@@ -263,6 +264,7 @@ def test_an_account_has_that_many_devices(most: int, service: Service) -> None:
     assert Device.objects.filter(state="active").count() == most
 
 
+@pytest.mark.requirement("XB4", "X4")
 @limit("commands: {an_hour} an hour of an account;")
 def test_an_account_sends_its_commands_of_an_hour(an_hour: int, service: Service, time: Time) -> None:
     assert refused(service, cancels("juliet@capulet.test", an_hour + 1)) == 1

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -27,7 +26,6 @@ FORM = {"slug": "chat", "app_topic": "org.example.chat", "style": "tigase", "tex
 def test_an_app_that_was_added_can_be_registered_in(admin_client: Client) -> None:
     before = timezone.now()
     assert admin_client.post(f"{APPS}add/", FORM).status_code == 302
-
     app = App.objects.get()
     assert (app.slug, app.style, app.takes_firebase, app.created_at >= before) == ("chat", "tigase", False, True)
     assert "slug: 'chat', app_topic: 'org.example.chat'" in LogEntry.objects.get().get_change_message()
@@ -52,10 +50,8 @@ def test_an_invalid_app_is_refused_and_not_stored(admin_client: Client, fields: 
 
 def test_a_change_is_logged_and_the_slug_stays(admin_client: Client) -> None:
     app = make_app(takes_firebase=False)
-
     sent = FORM | {"slug": "renamed", "style": "generic", "sound": "default", "is_retired": "on"}
     assert admin_client.post(f"{APPS}{app.pk}/change/", sent).status_code == 302
-
     app.refresh_from_db()
     assert (app.slug, app.is_retired) == ("chat", True)
     assert LogEntry.objects.get().get_change_message() == "is_retired: False → True"
@@ -63,10 +59,8 @@ def test_a_change_is_logged_and_the_slug_stays(admin_client: Client) -> None:
 
 def test_only_an_app_that_never_had_a_device_is_deleted(admin_client: Client) -> None:
     used, unused = rows.make_device().app, rows.make_xmpp_app()
-
     refused = admin_client.post(f"{APPS}{used.pk}/delete/", {"post": "yes"})
     deleted = admin_client.post(f"{APPS}{unused.pk}/delete/", {"post": "yes"})
-
     assert (refused.status_code, deleted.status_code) == (403, 302)
     assert App.objects.get() == used
 
@@ -75,10 +69,8 @@ def test_no_page_shows_who_has_a_device(admin_client: Client) -> None:
     make_app()
     phone = Service().register(device_id="name-of-the-phone")
     device = Device.objects.get()
-
     page = admin_client.get(f"{DEVICES}{device.pk}/change/").content.decode()
     listed = admin_client.get(DEVICES).content.decode()
-
     secrets = ("juliet", "balcony", "name-of-the-phone", phone.client, phone.secret, phone.node, APN_TOKEN)
     digests = [bytes(key).hex()[:16] for key in (device.device_key, device.owner_key, device.route.address_digest)]
     assert [word for word in (*secrets, *digests) if word in page + listed] == []
@@ -90,31 +82,10 @@ def test_no_page_shows_who_has_a_device(admin_client: Client) -> None:
 def test_a_device_is_found_in_its_list_by_its_credentials(admin_client: Client, way: str) -> None:
     make_app()
     phone, other = Service().register(), rows.make_device()
-
     response = admin_client.post("/admin/search/xmpp_bridge/device/", {"q": getattr(phone, way)}, follow=True)
-
     device = Device.objects.exclude(pk=other.pk).get()
     assert response.redirect_chain[-1][0] == f"{DEVICES}?q={device.pk}"
     assert (str(device.pk) in response.content.decode(), str(other.pk) in response.content.decode()) == (True, False)
-
-
-@pytest.mark.parametrize("query", ["", "?state__exact=expired", "?app__id__exact={app}"])
-def test_every_list_of_devices_is_read_by_an_index(admin_client: Client, query: str) -> None:
-    """PostgreSQL plans a forbidden scan or sort only if no index serves the query."""
-    app = rows.make_xmpp_app()
-    for number in range(4):
-        rows.make_device(app=app, at=timezone.now() - timedelta(days=number))
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
-        conditions = {"": "TRUE", "?state__exact=expired": "state = 'expired'"}.get(query, f"app_id = {app.pk}")
-        cursor.execute(
-            f"EXPLAIN SELECT registered_at, id FROM xmpp_bridge_device WHERE {conditions} "
-            "ORDER BY registered_at DESC, id DESC LIMIT 51"
-        )
-        plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert admin_client.get(f"{DEVICES}{query.format(app=app.pk)}").status_code == 200
-    assert "Seq Scan" not in plan, plan
-    assert "Sort" not in plan, plan
 
 
 # Operator actions -----------------------------------------------------------------------------------------------------
@@ -129,7 +100,6 @@ def registered() -> tuple[Service, Any, Device]:
 def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
     service, phone, device = registered()
     assert service.receive(push2(phone.client)) is None  # sets the address that announces its end
-
     ends = []
     for _ in range(2):
         assert operator_actions.disable([device.pk], now=T0) == 1
@@ -137,7 +107,6 @@ def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
         ends.append(len(service.write_ends(ended)))
         service.note_announced(ended)
         assert operator_actions.enable([device.pk], now=T0) == 1
-
     assert ends == [1, 1]
     assert service.receive(push2(phone.client, stanza_id="another")) is None
     assert operator_actions.enable([device.pk], now=T0) == 0
@@ -163,7 +132,6 @@ def test_each_registration_and_the_end_are_recorded_under_one_pseudonym_until_th
     service.register(token="ef" * 32)
     service.register(platform="fcm")
     service.command("unregister-push-fcm", {"device-id": "phone"})
-
     apple, firebase = (1, "org.example.chat"), (2, "")
     events = [
         ("registered", *apple),
@@ -184,15 +152,12 @@ def test_each_registration_and_the_end_are_recorded_under_one_pseudonym_until_th
 def test_the_death_the_revival_and_the_expiry_of_a_token_are_recorded(service: Service) -> None:
     service.register()
     route = Route.objects.get()
-
     disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     of_routes.enable_routes([route.pk], now=T0)
     disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     service.register()
-
     registered_at = Device.objects.get().registered_at
     assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
-
     kinds = [kind for kind, *_ in history()]
     assert kinds == ["registered", "token_died", "revived", "token_died", "refreshed", "expired"]
 
@@ -201,20 +166,16 @@ def test_a_device_without_history_begins_one_with_its_next_registration(service:
     service.register(platform="fcm")
     Route.objects.update(pseudonym=None)
     RegistrationEvent.objects.all().delete()
-
     route = Route.objects.get()
     disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     assert history() == []
     service.register(platform="fcm", token=FCM_TOKEN)
-
     assert history() == [("registered", 2, "")]
 
 
 def test_the_page_of_a_device_leads_to_its_history(service: Service, admin_client: Client) -> None:
     service.register()
-
     page = admin_client.get(f"/admin/xmpp_bridge/device/{Device.objects.get().pk}/change/").content.decode()
-
     link = f"/admin/registrations/registrationevent/?q={Route.objects.get().pseudonym}"
     assert link in page
     assert "registered" in admin_client.get(link).content.decode()

@@ -32,13 +32,13 @@ from xmpp_bridge.tests.talking import (
     SERVICE,
     Registered,
     Service,
+    XmppServer,
     arrived,
     command,
     make_app,
     publish,
     push2,
 )
-from xmpp_bridge.tests.xmpp_server import XmppServer
 
 DISCO = "http://jabber.org/protocol/disco"
 P = ParamSpec("P")
@@ -118,21 +118,6 @@ async def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom
         assert server.connections == 1
 
 
-@pytest.mark.requirement("XB2", "X2")
-@on_uvloop
-async def test_the_component_connects_again_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmpp_bridge.component.backoff.FIRST_SECONDS", 0.01)
-
-    server = XmppServer()
-    async with connected(server):
-        for number in (1, 2, 3):
-            await server.until(lambda number=number: server.connections == number)
-            await until(ready)
-            assert not status.read_fault()
-            cache.delete(status.END.key())
-            server.drop()
-
-
 async def runs_until(address: connection.Address, component_state: str) -> None:
     """Run a component until it has saved this state."""
     stopped = asyncio.Event()
@@ -164,7 +149,6 @@ async def test_a_server_that_cannot_be_reached_or_sends_nothing_is_reported(monk
 async def test_a_connection_is_kept_as_long_as_pings_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
-
     server = XmppServer()
     async with connected(server):
         for number in range(3):
@@ -172,7 +156,8 @@ async def test_a_connection_is_kept_as_long_as_pings_are_answered(monkeypatch: p
             assert server.connections == 1
             server.send(write_ping("back", sender=SERVICE, to=SERVICE))
         await until(lambda: ready("silent"))
-    assert {(each.get("type"), each.get("to")) for each in server.received} == {("get", SERVICE)}
+    shown = {(each.get("type"), each.get("from"), each.get("to"), each[0].tag) for each in server.received}
+    assert shown == {("get", SERVICE, SERVICE, "{urn:xmpp:ping}ping")}
 
 
 @pytest.mark.requirement("XB2", "X2")
@@ -204,9 +189,12 @@ ENDS = {
 }
 
 
+@pytest.mark.requirement("XB2", "X2")
 @pytest.mark.parametrize(("end", "is_reset"), [*((end, False) for end in ENDS), ("lost", True)])
 @on_uvloop
-async def test_stanzas_that_were_read_are_stored_before_the_connection_ends(end: str, is_reset: bool) -> None:
+async def test_stanzas_that_were_read_are_stored_before_a_connection_ends_and_another_is_made(
+    end: str, is_reset: bool
+) -> None:
     """A message has no acknowledgement, so its sender would not repeat it.
 
     A server that is killed resets the connection, so that no answer can be sent.
@@ -247,7 +235,6 @@ async def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(
     is_back = threading.Event()
     taken: list[int] = []
     monkeypatch.setattr(connection, "Arrived", lambda *of: (taken.append(of[2]), Arrived(*of))[1])
-
     server = XmppServer()
     idle = IdleHandler(lambda batch: [b"<message/>"] * len(batch) * is_back.wait(20))
     async with connected(server, idle):
@@ -302,7 +289,6 @@ async def test_requests_are_answered_over_the_wire_and_nothing_breaks_the_stream
         query("command", f"<query xmlns='{DISCO}#info' node='register-push-fcm'/>"),
         query("nothing", f"<query xmlns='{DISCO}#info' node='nothing'/>"),
     ]
-
     server = XmppServer()
     async with connected(server, Service()):
         await until(ready)
@@ -318,8 +304,11 @@ async def test_requests_are_answered_over_the_wire_and_nothing_breaks_the_stream
         "nothing": "item-not-found",
     }
     assert [len(reported[name]) for name in ("good", "ping", "queued")] == [0] * 3
-    categories = {name: reported[name].find(".//{*}identity").get("category") for name in ("info", "command")}
-    assert categories == {"info": "pubsub", "command": "automation"}
+    kinds = [reported[name].find(".//{*}identity").attrib for name in ("info", "command")]
+    assert [(each["category"], each["type"]) for each in kinds] == [("pubsub", "push"), ("automation", "command-node")]
+    assert [each.get("var") for each in reported["info"].iter(f"{{{DISCO}#info}}feature")] == [
+        *(f"{DISCO}#info", f"{DISCO}#items", COMMANDS, "urn:xmpp:ping", "urn:xmpp:push:0", "urn:xmpp:push2:0"),
+    ]
     assert {each.get("node") for each in reported["items"].iter(f"{{{DISCO}#items}}item")} == set(ACTIONS)
 
 

@@ -16,8 +16,8 @@ from prometheus_client import REGISTRY, generate_latest
 
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
-from notifications.models import Attempt, Notification
-from notifications.queues import disabling
+from notifications.models import Attempt, Channel, Notification
+from notifications.rules.policy import MIN_DEAD_TOKENS
 from registrations.models import Route
 from tests.rig.collector import attributes, collected
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
@@ -121,7 +121,9 @@ def test_devices_of_one_domain_outlive_a_wrong_environment(service: Service, wro
     push_to_all(Gorush())
     push_to_all(Gorush(refusing("BadDeviceToken")), **wrong)
     assert Attempt.objects.filter(outcome="dead").count() >= len(phones)
-    assert set(Route.objects.values_list("state", flat=True)) == {"active"}
+    # Results may come in several batches, and fewer than 20 deaths in an hour are believed (decision 0007).
+    assert Route.objects.filter(state="active").count() > len(phones) - MIN_DEAD_TOKENS
+    assert Channel.objects.get().deaths_distrusted_since is not None
 
 
 def test_a_phone_counts_once_with_all_of_its_registrations(service: Service) -> None:
@@ -129,13 +131,6 @@ def test_a_phone_counts_once_with_all_of_its_registrations(service: Service) -> 
     for number, fields in enumerate(({}, {"voip_token": CALL_TOKEN}, {"voip_token": "ef" * 32}, sandbox)):
         service.register(sender=f"number{number}@capulet.test/phone", **fields)
     assert len(set(Route.objects.values_list("address_digest", flat=True))) == 1
-
-
-def test_a_payload_that_apple_refuses_is_left_out_and_the_route_stays(service: Service, phone: Registered) -> None:
-    service.receive(push2(phone.client, encrypted()))
-    gorush = Gorush(lambda sent: refusing("PayloadTooLarge")(sent) if "e" in sent["data"] else TAKEN)
-    assert [sent["data"]["k"] for sent in deliver(gorush)] == ["msg", "wake"]
-    assert Route.objects.get().state == "active"
 
 
 def die(_service: Service) -> None:
@@ -191,29 +186,6 @@ def test_a_server_that_pushes_by_xep_0357_gets_the_end_with_its_next_push_only(
     ended = find_ended()
     assert (len(ended), service.write_ends(ended)) == (1, [])
     assert error_of(service.receive(publish(phone.node, phone.secret))) == ("cancel", "item-not-found")
-
-
-@pytest.mark.requirement("XB16", "X16")
-@pytest.mark.parametrize(
-    ("failures", "hours_between", "others_work", "state"),
-    [
-        (14, 6, True, "disabled"),
-        (40, 6, False, "active"),  # an outage of the provider disables nobody
-        (8, 30, True, "active"),  # at most six hours count between two failures, so that 72 hours take thirteen
-    ],
-)
-def test_a_route_that_fails_for_72_hours_beside_others_that_work_is_disabled_and_announced(
-    service: Service, phone: Registered, failures: int, hours_between: int, others_work: bool, state: str
-) -> None:
-    service.receive(push2(phone.client))
-    route, start = Route.objects.get(), timezone.now()
-    for number in range(1, failures + 1):
-        now = start + timedelta(hours=hours_between * number)
-        success_at = now - timedelta(minutes=1) if others_work else start
-        disabling.note_failure([route.pk], channel_success_at=success_at, now=now)
-    found = Route.objects.get()
-    assert (found.state, found.disabled_reason) == (state, "failing" if state == "disabled" else "")
-    assert len(service.write_ends(service.find_ended())) == (state == "disabled")
 
 
 def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(

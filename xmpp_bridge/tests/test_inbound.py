@@ -12,10 +12,8 @@ from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
 from notifications.models import BeyondLimit, Notification
-from notifications.queues.admission import Admission
 from registrations.models import Route
 from tests.rig.statements import statements
-from xmpp_bridge import inbound
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.jids import NOBODY
 from xmpp_bridge.codec.stanzas import decode
@@ -253,21 +251,6 @@ def test_three_identical_pushes_at_once_are_one_delivery(service: Service, phone
     assert len(stored()) == 1
 
 
-@pytest.mark.requirement("XB15", "X15")
-def test_wake_ups_are_merged_into_one_at_once_and_one_for_all_that_follow(
-    service: Service, phone: Registered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.receive(push2(phone.client))
-    Notification.objects.update(state="delivered")  # the wake-up has gone to the device
-    for seconds in (2.5, 0.5, 0.5):
-        pass_time(monkeypatch, seconds=seconds)
-        assert service.receive(push2(phone.client)) is None
-    first, trailing = stored()
-    assert (first.state, trailing.state) == ("delivered", "retrying")
-    assert timedelta(seconds=4.5) < trailing.next_attempt_at - first.created_at < timedelta(seconds=5.5)
-    assert first.collapse_id == trailing.collapse_id
-
-
 @pytest.mark.parametrize(
     ("state", "seconds_left", "is_merged"),
     [
@@ -294,13 +277,6 @@ def test_a_wake_up_that_waits_serves_later_ones_if_it_is_certain_to_come_after_t
     assert len(later) == (not is_merged)
     assert round((same.expires_at - waiting.expires_at).total_seconds() / 60) == is_merged * left // 60
     assert {each.collapse_id for each in later} <= {same.collapse_id}
-
-
-def test_a_background_wake_up_serves_none_that_is_to_be_shown(service: Service, phone: Registered) -> None:
-    service.receive(publish(phone.node, phone.secret, summary()))
-    service.receive(publish(phone.node, phone.secret, summary(last_message_body="x")))
-    assert [n.grade for n in stored()] == ["low", "normal"]
-    assert len({n.collapse_id for n in stored()}) == 2
 
 
 def test_a_payload_that_is_too_large_is_not_stored(service: Service, phone: Registered) -> None:
@@ -349,43 +325,16 @@ def test_pushes_beyond_each_limit_are_counted_for_their_device(service: Service,
     assert set(XmppOperations.push_limits) == set(DeviceLimit)
 
 
-@pytest.mark.parametrize(
-    ("setting", "beyond", "answers"),
-    [
-        ("MAX_OPEN_PER_ROUTE", ("shortened", "waiting"), []),
-        ("MAX_OPEN_NOTIFICATIONS", ("refused", "queue"), [BUSY]),
-    ],
-)
-def test_a_ciphertext_that_may_not_wait_is_shortened_or_answered_with_wait(
-    service: Service,
-    phone: Registered,
-    settings: LazySettings,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: str,
-    beyond: tuple[str, str],
-    answers: list[tuple[str, str]],
+def test_a_ciphertext_that_may_not_wait_for_its_phone_is_shortened(
+    service: Service, phone: Registered, settings: LazySettings
 ) -> None:
-    setattr(settings, setting, 1)
-    own = Admission()
-    monkeypatch.setattr(inbound, "own_admission", lambda: own)
-    pushes = [push2(phone.client, encrypted(text(number))) for number in range(2)]
-    assert [error_of(answer) for push in pushes for answer in service.receive_all(push)] == answers
-    assert beyond_limits() == {beyond: 1}
+    settings.MAX_OPEN_PER_ROUTE = 1
+    for number in range(2):
+        assert service.receive(push2(phone.client, encrypted(text(number)))) is None
+    assert beyond_limits() == {("shortened", "waiting"): 1}
 
 
 # Content for the device -----------------------------------------------------------------------------------------------
-
-
-def test_a_ciphertext_goes_on_as_it_came(service: Service, phone: Registered) -> None:
-    text = b64encode(bytes(range(256))).decode()
-    service.receive(push2(phone.client, encrypted(text)))
-    service.receive(push2(phone.client, rfc8291("AAAA" + text)))
-    first, second = stored()
-    tag = route_tag(Device.objects.get().pk).hex()
-    assert content(first).data == {"v": "1", "k": "msg", "a": tag, "e": text, "f": "j", "i": "ZGVmZ2hpamtsbW5v"}
-    assert content(second).data == {"v": "1", "k": "msg", "a": tag, "e": "AAAA" + text, "f": "w"}
-    assert [seconds_to_live(n) for n in (first, second)] == [86400] * 2
-    assert Content.decode(first.wake or b"").data == {"v": "1", "k": "wake", "a": tag, "x": "truncated"}
 
 
 @pytest.mark.requirement("XB8", "X8")

@@ -1,5 +1,6 @@
-"""Decisions of the bridge: domains served, verdicts on pushes and commands, their answers, and times to live."""
+"""Decisions of the bridge: domains served, verdicts on pushes and commands, answers, times to live, and limits."""
 
+import itertools
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.buckets.bucket import Limit
 from notifications.messages import Grade, PushLimit
@@ -26,7 +29,7 @@ from xmpp_bridge.rules.decisions import (
     time_to_live,
     verify,
 )
-from xmpp_bridge.rules.limits import Limits, Rates
+from xmpp_bridge.rules.limits import ROOTS, Limits, Rates
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -220,16 +223,6 @@ def test_a_background_wake_up_does_not_delay_another_one() -> None:
     assert [decided(each, limits=limits).due_at for each in (BACKGROUND, WAKE)] == [NOW, NOW]
 
 
-def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
-    limits = Limits(Rates(wake_seconds=5.0))
-    shown = [decided(WAKE, limits=limits, now=NOW + timedelta(seconds=seconds)) for seconds in (0, 2.5, 4.9)]
-    assert shown == [
-        Decision(Verdict.ACCEPTED, NOW),
-        Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5)),
-        Decision(Verdict.MERGED),
-    ]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "changes", "verdict"),
     [
@@ -286,22 +279,6 @@ def test_each_domain_has_limits_of_its_own_which_pushes_without_valid_credential
     assert verify("capulet.test", limits, is_server=True, is_ours=False, now=later) is Verdict.BUSY_DOMAIN
 
 
-@pytest.mark.parametrize(
-    ("is_server", "is_ours", "verdicts"),
-    [
-        (False, True, [Verdict.FORBIDDEN, Verdict.FORBIDDEN]),
-        (True, True, [None, Verdict.BUSY_DOMAIN]),
-        (True, False, [Verdict.UNKNOWN, Verdict.BUSY_DOMAIN]),
-    ],
-)
-def test_the_verdict_without_a_look_at_the_device(
-    is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
-) -> None:
-    limits = Limits(Rates(pushes_of_domain=(Limit(1, 1.0),)))
-    shown = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
-    assert shown == verdicts
-
-
 def test_every_verdict_and_every_refusal_has_its_answer() -> None:
     assert set(ANSWERS) == set(Verdict)
     assert set(COMMAND_ERRORS) == set(Refusal)
@@ -323,3 +300,57 @@ def test_every_verdict_and_every_refusal_has_its_answer() -> None:
 )
 def test_which_app_a_command_is_about(named: str, offered: Collection[str], chosen: str | Refusal) -> None:
     assert choose_app(named, offered) == chosen
+
+
+# Token buckets --------------------------------------------------------------------------------------------------------
+
+
+def test_a_zone_uses_up_no_call_payload_or_wake_up_of_another_one_to_the_same_phone() -> None:
+    """A user may have a second account on a hostile server, and its device has the token of the same phone."""
+    two = (Limit(2, 2.0),)
+    limits = Limits(Rates(calls_per_minute=2, payloads_per_minute=2, wakes_of_phone=two))
+    for number in range(40):
+        limits.take_call("phone", f"{number}.evil.test", 0)
+        limits.take_payload("phone", f"{number}.evil.test", 0)
+        limits.wake_at(f"route {number}", "phone", f"{number}.evil.test", 0)
+    assert limits.take_call("phone", "honest.example", 0)
+    assert limits.take_payload("phone", "honest.example", 0)
+    assert limits.wake_at("route", "phone", "honest.example", 0) == 0
+
+
+def test_a_wake_up_that_an_earlier_batch_planned_is_planned_again_by_a_later_one() -> None:
+    limits = Limits(Rates())
+    assert [limits.wake_at("route", "address", "a.test", now) for now in (0, 1, 2)] == [0, 5, None]
+    limits.keep()
+    assert [limits.wake_at("route", "address", "a.test", now) for now in (3, 3, 4)] == [5, None, None]
+
+
+@given(st.lists(st.floats(0, 60), min_size=1, max_size=40).map(sorted))
+def test_every_wake_up_is_served_and_two_are_never_closer_than_the_pause(times: list[float]) -> None:
+    limits = Limits(Rates())
+    planned: list[float] = []
+    for now in times:
+        at = limits.wake_at("route", "address", "a.test", now)
+        if at is not None:
+            planned.append(at)
+        assert any(now <= each <= now + 5 for each in planned)
+    assert all(later - earlier >= 5 - 1e-9 for earlier, later in itertools.pairwise(planned))
+
+
+@given(st.lists(st.tuples(st.floats(0, 7200), st.booleans()), max_size=60).map(sorted))
+def test_calls_never_exceed_their_rate_whatever_fails_in_between(calls: list[tuple[float, bool]]) -> None:
+    limits, taken = Limits(Rates(calls_per_minute=6)), []
+    for now, is_stored in calls:
+        if limits.take_call("route", "a.test", now) and is_stored:
+            taken.append(now)
+        (limits.keep if is_stored else limits.take_back)()
+    assert all(sum(start <= at < start + 60 for at in taken) <= 12 for start in taken)
+
+
+def test_a_domain_without_a_bucket_is_charged_to_the_limit_of_all() -> None:
+    ten = (Limit(10, 10.0),)
+    limits = Limits(Rates(in_all=ten), capacity=5)
+    taken = [limits.take_from_domain(f"{number}.{number}.example", 0) for number in range(30)]
+    assert taken == [True] * 10 + [False] * 20
+    assert len(limits._buckets) <= 5 + len(ROOTS)
+    assert limits.take_from_domain("honest.example", 60)

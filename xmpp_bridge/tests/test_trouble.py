@@ -1,17 +1,14 @@
 """Faults: the database is away or hangs, or one stanza raises. Every sender gets an answer, of type `wait`."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic, sleep
+from time import monotonic
 
 import psycopg
 import pytest
 from django.conf import LazySettings
 from django.core.management import call_command
 from django.db import connection
-from django.db.migrations.recorder import MigrationRecorder
-from structlog.testing import capture_logs
 
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
@@ -20,6 +17,7 @@ from xmpp_bridge.component import handler
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
+from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,19 +109,18 @@ def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Serv
         assert (service.find_ended(), len(tried)) == ([], 2)
 
 
-def test_a_database_that_hangs_costs_a_batch_one_statement(service: Service) -> None:
+@pytest.mark.usefixtures("clock")
+def test_a_database_that_hangs_costs_a_batch_one_statement_and_no_charge(service: Service) -> None:
+    service.limits.rates = Rates(calls_per_minute=20)
     phone = service.register()
+    calls = [push2(phone.client, encrypted(voip=True), stanza_id=str(number)) for number in range(20)]
     with hanging() as ended:
-        answers = service.receive_all(
-            *(push2(phone.client, encrypted(), stanza_id=str(number)) for number in range(20))
-        )
-        assert [error_of(answer) for answer in answers] == [TROUBLE] * 20
+        assert [error_of(answer) for answer in service.receive_all(*calls)] == [TROUBLE] * 20
         assert len(ended) == 1
+    assert service.receive_all(*calls) == []
 
 
-def test_a_device_whose_row_another_session_holds_delays_no_other_push(
-    service: Service,
-) -> None:
+def test_a_device_whose_row_another_session_holds_delays_no_other_push(service: Service) -> None:
     phone, tablet = service.register(), service.register(device_id="tablet")
     [key] = Device.objects.order_by("registered_at").values_list("pk")[:1]
     with psycopg.connect(**connection_parameters()) as other:
@@ -171,17 +168,8 @@ def test_the_bridge_does_not_start_before_keys_and_tables_fit(
 ) -> None:
     """With the keys of another database, the bridge would overwrite addresses that the right keys decrypt."""
     settings.XMPP_COMPONENT_JID = "push.montague.test"
-    recorder = MigrationRecorder(connection)
-    monkeypatch.setattr("kit.processes.starting.RETRY_SECONDS", 0.05)
-    begun: list[object] = []
-    monkeypatch.setattr(run_xmpp_bridge.uvloop, "run", lambda work: begun.append(work.close()))
-    recorder.record_unapplied("notifications", "0001_initial")
-    with capture_logs() as logs:
-        starting = threading.Thread(target=call_command, args=["run_xmpp_bridge"])
-        starting.start()
-        while starting.is_alive() and not any(line["event"] == "start_waits" for line in logs):
-            sleep(0.02)
-        assert not begun
-        recorder.record_applied("notifications", "0001_initial")
-        starting.join(20)
-    assert len(begun) == 1
+    done: list[str] = []
+    monkeypatch.setattr(run_xmpp_bridge, "wait_until_fit", lambda: done.append("waits until they fit"))
+    monkeypatch.setattr(run_xmpp_bridge.uvloop, "run", lambda work: done.append(work.close() or "runs"))
+    call_command("run_xmpp_bridge")
+    assert done == ["waits until they fit", "runs"]

@@ -10,7 +10,6 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
-from kit.buckets.shared import SharedBuckets
 from pushserver.api import tokens
 from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
@@ -40,9 +39,8 @@ Post = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def component(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def component(settings: Any) -> None:
     cache.clear()
-    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
     settings.XMPP_COMPONENT_JID = SERVICE
     make_app()
 
@@ -67,7 +65,6 @@ def refused(response: Any, status: int) -> Any:
 
 def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
     response = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN, "environment": "development"})
-
     reported = response.json()
     device = Device.objects.get()
     assert (response.status_code, reported["outcome"], reported["id"]) == (200, "registered", str(device.pk))
@@ -79,9 +76,7 @@ def test_a_device_registered_over_http_gets_pushes(post: Post) -> None:
 
 def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
     by_command = Service().register(device_id=DEVICE["device_id"])
-
     by_http = post(REGISTER, ASKED).json()
-
     assert by_http["outcome"] == "refreshed"
     assert Registered(*(by_http[name] for name in ("jid", "client", "node", "secret"))) == by_command
     assert (Device.objects.count(), Route.objects.get().generation) == (1, 2)
@@ -90,9 +85,7 @@ def test_the_answer_is_what_the_command_of_the_app_answers(post: Post) -> None:
 def test_one_of_several_apps_has_to_be_named_also_for_firebase(post: Post) -> None:
     make_app("talk")
     assert list(refused(post(REGISTER, ASKED), 400)["errors"]) == ["app"]
-
     reported = post(REGISTER, {**DEVICE, "platform": "fcm", "token": FCM_TOKEN, "app": "talk"}).json()
-
     device = Device.objects.get(pk=reported["id"])
     assert (device.app.slug, device.route.token_type) == ("talk", 2)
 
@@ -151,9 +144,7 @@ def test_only_a_token_with_the_scope_devices_is_accepted(path: str) -> None:
 
 def test_registering_after_unregistering_makes_another_device_and_each_command_is_recorded(post: Post) -> None:
     first = post(REGISTER, ASKED).json()
-
     ended = post(UNREGISTER, DEVICE)
-
     assert (ended.status_code, ended.json()) == (200, {"id": first["id"], "outcome": "unregistered"})
     assert not Route.objects.exists()
     assert "no such device" in refused(post(UNREGISTER, DEVICE), 404)["detail"].lower()
@@ -172,7 +163,6 @@ def test_neither_account_nor_secrets_are_stored_or_logged(post: Post, caplog: An
         reported = post(REGISTER, {**ASKED, "voip_token": CALL_TOKEN}).json()
         post(REGISTER, {**ASKED, "token": "zz"})
         post(REGISTER, {**ASKED, "app": "nothing"})
-
     logged = caplog.text + "".join(capsys.readouterr())
     words = ("juliet", DEVICE["device_id"], APN_TOKEN, CALL_TOKEN, reported["client"], reported["secret"])
     assert [found(words, text) for text in (tables(), logged)] == [[], []]
@@ -194,6 +184,5 @@ def test_a_collision_with_another_process_that_registers_the_same_device_is_retr
         return done
 
     monkeypatch.setattr(operator_actions, "carry_out", collide_once)
-
     assert post(REGISTER, ASKED).json()["outcome"] == "registered"
     assert (len(calls), Device.objects.count()) == (2, 1)

@@ -1,7 +1,10 @@
 """Decoding of recorded stanzas of real servers, compared with the manifest that was written at the recording."""
 
+import json
 from base64 import b64decode
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -15,7 +18,6 @@ from notifications.messages import Grade
 from xmpp_bridge.codec.answers import write_error
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stanzas import decode
-from xmpp_bridge.codec.tests.recorded import STANZAS, same_tree, stanza
 from xmpp_bridge.messages import (
     Command,
     Dialect,
@@ -27,6 +29,43 @@ from xmpp_bridge.messages import (
     Question,
     StanzaError,
 )
+
+FOLDER = Path(__file__).parents[3] / "tests" / "vectors" / "xmpp"
+MANIFEST: list[dict[str, Any]] = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
+STANZAS = [entry for entry in MANIFEST if entry["file"].endswith(".xml")]
+STREAMS = [entry for entry in MANIFEST if entry["file"].endswith(".txt")]
+
+
+def stanza_bytes(name: str) -> bytes:
+    return (FOLDER / name).read_bytes().strip()
+
+
+def stanza(name: str) -> Element:
+    return parse(stanza_bytes(name))
+
+
+def transcript(name: str) -> list[tuple[str, str]]:
+    """Return the pieces of a recorded stream in order: the side (C or S), and the data that it sent."""
+    batches: list[tuple[str, str]] = []
+    for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
+        if line[:3] in {"C: ", "S: "}:
+            batches.append((line[0], line[3:]))
+        elif line.strip():
+            who, shown = batches.pop()
+            batches.append((who, f"{shown}\n{line}"))
+    return batches
+
+
+def same_tree(one: Element, other: Element) -> bool:
+    """Compare trees by names, attributes and texts. The order of attributes and a server's `xml:lang` do not count."""
+    lang = "{http://www.w3.org/XML/1998/namespace}lang"
+    mine, theirs = ({k: v for k, v in each.attrib.items() if k != lang} for each in (one, other))
+    return (
+        (one.tag, mine, (one.text or "").strip()) == (other.tag, theirs, (other.text or "").strip())
+        and len(one) == len(other)
+        and all(same_tree(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+    )
+
 
 DIALECTS = {
     "push2 (draft)": Dialect.DRAFT,

@@ -1,15 +1,19 @@
-"""Decoding of stanzas beyond the recorded ones: tolerated forms, malformed requests, and stanzas without an answer."""
+"""Decoding of stanzas beyond the recorded ones: tolerated forms, malformed requests, stanzas without an answer; and the
+stanzas that we write.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.messages import Grade
+from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.errors import BrokenStream
 from xmpp_bridge.codec.names import COMPONENT
+from xmpp_bridge.codec.pushes.forms import FormField
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
-from xmpp_bridge.codec.tests.recorded import STANZAS, stanza_bytes
+from xmpp_bridge.codec.tests.test_recorded import STANZAS, same_tree, stanza_bytes
 from xmpp_bridge.messages import (
     Command,
     Ignored,
@@ -17,8 +21,7 @@ from xmpp_bridge.messages import (
     Malformed,
     Origin,
     PushNotification,
-    Query,
-    Question,
+    StanzaError,
     Unsupported,
 )
 
@@ -146,20 +149,6 @@ def test_a_forwarded_stanza_without_a_message_or_a_body_is_a_forward_without_tex
 
 
 @pytest.mark.parametrize(
-    ("inside", "question", "node"),
-    [
-        ("<query xmlns='http://jabber.org/protocol/disco#info'/>", Question.DISCO_INFO, ""),
-        ("<query xmlns='http://jabber.org/protocol/disco#info' node='x'/>", Question.DISCO_INFO, "x"),
-        ("<query xmlns='http://jabber.org/protocol/disco#items'/>", Question.DISCO_ITEMS, ""),
-        ("<ping xmlns='urn:xmpp:ping'/>", Question.PING, ""),
-    ],
-)
-def test_queries_about_the_service_are_decoded(inside: str, question: Question, node: str) -> None:
-    shown = iq(inside, "type='get' from='a.test' to='push.test' id='1'")
-    assert shown == Query(Origin("iq", "1", "a.test", "push.test"), question, node)
-
-
-@pytest.mark.parametrize(
     ("iq_type", "inside", "condition"),
     [
         ("get", "<query xmlns='jabber:iq:version'/>", "service-unavailable"),
@@ -264,3 +253,56 @@ def test_no_word_of_a_broken_stanza_is_in_its_error() -> None:
     with pytest.raises(BrokenStream) as caught:
         parse(b"<message><body>secret text</message>")
     assert (str(caught.value), caught.value.__cause__) == ("", None)
+
+
+# Outgoing stanzas, compared as parsed trees ---------------------------------------------------------------------------
+
+ID = "a+b/c=@-'\"<&" + "x" * 64
+ORIGIN = Origin("iq", ID, "user's&server.test", "app@push.test")
+HEAD = "id='a+b/c=@-&apos;&quot;&lt;&amp;" + "x" * 64 + "' from='app@push.test' to='user&apos;s&amp;server.test'"
+COMMANDS = "http://jabber.org/protocol/commands"
+
+
+def assert_is(ours: bytes, expected: str) -> None:
+    assert same_tree(parse(ours), parse(expected.encode()))
+
+
+@pytest.mark.requirement("XB12", "X12")
+def test_an_error_has_no_namespace_of_a_client() -> None:
+    error = StanzaError("modify", "bad-request", "token: <missing>")
+    stanzas = "urn:ietf:params:xml:ns:xmpp-stanzas"
+    ours = answers.write_error(ORIGIN, error, by="push.test")
+    assert_is(
+        ours,
+        f"<iq type='error' {HEAD}><error type='modify' by='push.test'><bad-request xmlns='{stanzas}'/>"
+        f"<text xmlns='{stanzas}'>token: &lt;missing&gt;</text></error></iq>",
+    )
+    assert b"jabber:client" not in ours
+
+
+def test_an_answer_to_a_message_without_an_id_has_none() -> None:
+    origin = Origin("message", "", "a.test", "push.test")
+    assert b" id=" not in answers.write_error(origin, StanzaError("cancel", "item-not-found"), by="push.test")
+
+
+def test_a_form_of_a_command_and_its_result() -> None:
+    fields = [FormField("token", "Token", is_required=True), FormField("app", "App", "list-single", options=("a", "b"))]
+    ours = answers.write_command_form(ORIGIN, "do-it", "s1", title="T", instructions="I", fields=fields)
+    assert_is(
+        ours,
+        f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='executing'>"
+        "<actions execute='complete'><complete/></actions>"
+        "<x xmlns='jabber:x:data' type='form'><title>T</title><instructions>I</instructions>"
+        "<field var='token' type='text-single' label='Token'><required/></field>"
+        "<field var='app' type='list-single' label='App'><option label='a'><value>a</value></option>"
+        "<option label='b'><value>b</value></option></field></x></command></iq>",
+    )
+    assert_is(
+        answers.write_command_result(ORIGIN, "do-it", "s1", {"client": "c"}),
+        f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='completed'>"
+        "<x xmlns='jabber:x:data' type='result'><field var='client'><value>c</value></field></x></command></iq>",
+    )
+    assert_is(
+        answers.write_command_canceled(ORIGIN, "do-it", "s1"),
+        f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='canceled'/></iq>",
+    )

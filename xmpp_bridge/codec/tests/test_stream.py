@@ -30,7 +30,7 @@ from xmpp_bridge.codec.stream import (
     handshake,
     opening,
 )
-from xmpp_bridge.codec.tests.recorded import STANZAS, STREAMS, same_tree, stanza_bytes, transcript
+from xmpp_bridge.codec.tests.test_recorded import STANZAS, STREAMS, same_tree, stanza_bytes, transcript
 
 HEADER = (
     b"<?xml version='1.0'?><stream:stream from='push.montague.test' id='abc' xmlns='jabber:component:accept' "
