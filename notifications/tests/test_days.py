@@ -1,6 +1,6 @@
-"""Tests of the partitions by day: ended rows move to their day, and repeats are still recognised.
+"""Tests of the partitions by day: ended rows move to their day, repeats are still recognised, and old days are dropped.
 
-The cases are midnight, clocks that jump, a missing partition, and another worker that was faster.
+The cases are midnight, clocks that jump, a missing partition, another worker that was faster, and replayed requests.
 """
 
 import re
@@ -8,12 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.conf import LazySettings
 from django.db import DatabaseError, IntegrityError, transaction
+from django.utils import timezone
 
 from kit.db.partitions import with_days
 from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
-from notifications import retention
+from notifications import retention, tasks
 from notifications.acceptance import storing
 from notifications.acceptance.storing import NewRequest
 from notifications.acceptance.tests.test_acceptance import (
@@ -27,10 +29,10 @@ from notifications.acceptance.tests.test_acceptance import (
 )
 from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import ReportError
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.rules.transitions import end
-from tests.rig.rows import make_notification, make_request
-from tests.rig.statements import generic_plan
+from tests.rig.rows import make_answered_request, make_attempt, make_notification, make_request
+from tests.rig.statements import generic_plan, statements
 
 pytestmark = pytest.mark.django_db
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -188,3 +190,108 @@ def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
     found = planned(storing.find_known(BRIDGE, [], [], now=MIDNIGHT)[0])
     assert found in ({"under_way", *days}, {"under_way", "default"})
     assert planned(with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
+
+
+# Retention: whole days are dropped, without rows under way and without rows that others refer to ----------------------
+
+KEEP = 30 * DAY
+NOW, OLD = MIDNIGHT + KEEP + DAY, MIDNIGHT
+
+
+def left() -> list[int]:
+    return [model.objects.count() for model in (NotificationRequest, Notification)]
+
+
+def make_ended(*, ended_at=OLD) -> Notification:
+    return make_notification(request=make_answered_request(at=OLD), state="delivered", at=OLD, finished_at=ended_at)
+
+
+def purge() -> None:
+    for _ in retention.purge(now=NOW, keep=KEEP):
+        pass
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_day_is_dropped_with_all_that_ended_on_it_and_what_is_under_way_stays_with_its_request(state: State) -> None:
+    ended = {"finished_at": OLD} if state.is_terminal else {}
+    make_notification(request=make_answered_request(at=OLD), state=state, at=OLD, **ended)
+    purge()
+    assert left() == ([0, 0] if state.is_terminal else [1, 1])
+
+
+def test_an_old_request_that_waits_for_its_answer_stays() -> None:
+    make_request(at=OLD)
+    purge()
+    assert left() == [1, 0]
+
+
+def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_later() -> None:
+    notification = make_ended(ended_at=OLD + 3 * DAY)
+    purge()
+    assert left() == [1, 1]
+    notification.delete()
+    purge()
+    assert left() == [0, 0]
+
+
+def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
+    attempts = [make_attempt(started_at=at) for at in (OLD, NOW - KEEP, NOW)]
+    purge()
+    assert list(Attempt.objects.order_by("pk")) == attempts[1:]
+    for table in retention.BY_DAY:
+        assert {NOW.date(), (NOW + 7 * DAY).date()} <= table.days()
+        assert min(table.days()) >= (NOW - KEEP).date() or table is retention.REQUESTS
+
+
+def test_as_many_statements_remove_a_hundred_requests_as_one() -> None:
+    def sent_for(number: int) -> list[str]:
+        for _ in range(number):
+            make_attempt(make_ended())
+        with statements() as sent:
+            purge()
+        assert left() == [0, 0]
+        return sent
+
+    for table in retention.BY_DAY:
+        table.make_from(OLD, to=NOW)
+        table.make_ahead(now=NOW)
+    sent_for(1)
+    assert len(sent_for(100)) == len(sent_for(1))
+
+
+# Keys of requests, which outlive their rows, because the protocol signs no time ---------------------------------------
+
+
+def accept_and_purge(**fields) -> None:
+    """Accept a push that is delivered, and remove it when its time has come. Its key would stay for longer."""
+    make_recipient()
+    accepted = accept([incoming(push(), **fields)], now=OLD)
+    deliver(accepted, at=OLD)
+    settled(accepted, now=OLD)
+    purge()
+    assert sum(retention.purge_digests(now=NOW, keep=3 * KEEP)) == 0
+    assert not NotificationRequest.objects.exists()
+
+
+def test_a_recording_is_neither_carried_out_nor_answered_once_its_request_is_removed():
+    accept_and_purge()
+    replayed = accept([incoming(push(), envelope=b"\x0f" * 32)], now=NOW)
+    assert (replayed.claims, replayed.waiting, replayed.answers) == ([], [], [])
+    assert replayed.replayed == {b"\x0f" * 32}
+    assert not NotificationRequest.objects.exists()
+
+
+def test_the_key_of_a_request_that_is_never_repeated_is_not_kept():
+    accept_and_purge(amm=b"a key that ends with the time of the push")
+    assert not RequestDigest.objects.exists()
+
+
+def test_the_task_keeps_the_keys_of_all_requests_that_are_there(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+):
+    settings.NOTIFICATION_RETENTION_DAYS = 30
+    monkeypatch.setattr(tasks, "KEYS_KEPT", DAY)
+    for days in (29, 31):
+        RequestDigest.objects.create(digest=b"%016d" % days, received_at=timezone.now() - days * DAY)
+    tasks.purge()
+    assert [bytes(each.digest) for each in RequestDigest.objects.all()] == [b"%016d" % 29]

@@ -7,20 +7,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 
-from kit.batches.batch import Wakeup
 from kit.db.partitions import UNDER_WAY
 from notifications.delivery.recording import FINISHED_BY, take_up_lost
-from notifications.delivery.settling import overdue_request_ids, settle
-from notifications.gateways import registry
-from notifications.gateways.registry import AbsentGateway, gateway_for
-from notifications.messages import ChannelKey, Outcome, Push, QueueKey, ReportError, Result
+from notifications.delivery.settling import settle
+from notifications.gateways.registry import gateway_for
+from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from notifications.queues import halts, queues
+from notifications.queues import queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
-from notifications.rules.deadlines import GRACE
-from notifications.tasks import new_steps
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import (
@@ -30,7 +26,6 @@ from tests.rig.delivering import (
     NOW,
     DeliveryProcess,
     RecordingGateway,
-    answered,
     claimed,
     due_ids,
     fresh,
@@ -47,8 +42,9 @@ from tests.rig.statements import at_once, other_session
 
 State = Notification.State
 
+pytestmark = pytest.mark.django_db
 
-@pytest.mark.django_db
+
 @pytest.mark.parametrize(
     ("outcome", "state"),
     [
@@ -73,42 +69,12 @@ def test_the_result_of_the_gateway_decides_the_state(outcome, state):
     assert row.ended_on == (row.finished_at.date() if is_over else UNDER_WAY)
 
 
-@pytest.mark.django_db
-def test_an_attempt_after_the_dedup_key_was_released_still_carries_the_same_collapse_id():
-    """With a time to live of more than a day, a repeat would otherwise stand beside the first push on the device."""
-    notification = make_due(collapse_id=b"\x05" * 16)
-    gateway = RecordingGateway(Outcome.AMBIGUOUS)
-    send(notification, gateway=gateway)
-    Notification.objects.update(next_attempt_at=LONG_AGO, dedup_key=None)
-    send(notification, gateway=gateway)
-    assert [(push.attempt_number, push.collapse_id) for push in gateway.pushes] == [(1, "05" * 16), (2, "05" * 16)]
-
-
-@pytest.mark.django_db
-def test_a_notification_may_be_tried_more_often_than_a_smallint_counts():
-    notification = make_due(state=State.RETRYING, attempt_count=32_767)
-    assert send(notification) == {notification.request_id}
-    assert (fresh(notification).attempt_count, Attempt.objects.get().number) == (32_768, 32_768)
-
-
-@pytest.mark.django_db
 def test_a_first_attempt_does_not_wait_for_a_clock_that_is_behind():
     pending = make_due(next_attempt_at=NOW + timedelta(seconds=1))
     retrying = make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
     assert [held.notification_id for held in claimed(pending, retrying)] == [pending.pk]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_row_locked_by_another_session_neither_delays_a_claim_nor_is_lost():
-    held, free = make_due(), make_due()
-    with other_session() as other:
-        other.execute("SELECT FROM notifications_notification WHERE id = %s FOR UPDATE", [held.pk])
-        with transaction.atomic():
-            assert [claim.notification_id for claim in take()] == [free.pk]
-    assert [claim.notification_id for claim in take()] == [held.pk]
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_gateway_that_fails_leaves_an_ambiguous_attempt_and_does_not_stop_the_others(is_open):
     def answer(push):
@@ -128,7 +94,6 @@ def test_a_gateway_that_fails_leaves_an_ambiguous_attempt_and_does_not_stop_the_
     assert Attempt.objects.get(notification=broken).code == "gateway_failed"
 
 
-@pytest.mark.django_db
 def test_a_gateway_that_cannot_be_refreshed_gets_its_pushes_all_the_same():
     class Stale(RecordingGateway):
         def refresh(self, **_):
@@ -139,7 +104,6 @@ def test_a_gateway_that_cannot_be_refreshed_gets_its_pushes_all_the_same():
     assert fresh(notification).state == State.DELIVERED
 
 
-@pytest.mark.django_db
 def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
     class Hanging(RecordingGateway):
         async def send(self, _push):
@@ -173,7 +137,6 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
     assert (len(deliverer.gateway.pushes), deliverer.delivery.sends.under_way) == (len(rows), 0)
 
 
-@pytest.mark.django_db
 def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_other():
     sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
     lost, other = make_due(route=make_route(device_token="x")), make_due()
@@ -188,10 +151,10 @@ def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_ot
 # Routes ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
-def test_a_dead_token_disables_its_route_and_is_in_the_churn_report():
+def test_a_dead_token_disables_its_route_and_is_once_in_the_churn_report():
+    """However many pushes find it dead."""
     registration = make_registration(route=make_route(token_type=1, app_topic="im.status"))
-    send(make_due(route=registration.route), gateway=RecordingGateway(Outcome.DEAD))
+    send(*(make_due(route=registration.route) for _ in range(2)), gateway=RecordingGateway(Outcome.DEAD))
     route = Route.objects.get()
     assert (route.state, route.disabled_reason) == (Route.State.DISABLED, "code")
     event = RegistrationEvent.objects.get()
@@ -199,7 +162,6 @@ def test_a_dead_token_disables_its_route_and_is_in_the_churn_report():
     assert (event.token_type, event.app_topic) == (1, "im.status")
 
 
-@pytest.mark.django_db
 def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
     """The notification goes to the new token: its sender may have received success."""
     notification = make_due()
@@ -215,14 +177,6 @@ def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
     assert (fresh(notification).state, Route.objects.get().state) == (State.DEAD_TOKEN, Route.State.DISABLED)
 
 
-@pytest.mark.django_db
-def test_a_token_dies_once_however_many_pushes_find_it_dead():
-    route = make_registration().route
-    send(make_due(route=route), make_due(route=route), gateway=RecordingGateway(Outcome.DEAD))
-    assert RegistrationEvent.objects.count() == 1
-
-
-@pytest.mark.django_db
 def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
     dead = make_due(route=make_route(state=Route.State.DISABLED))
     gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC), message=b"m")
@@ -233,7 +187,6 @@ def test_a_notification_whose_route_is_gone_or_dead_is_not_sent():
     assert (fresh(dead).message, fresh(gone).message) == (None, None)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_result_is_not_recorded_on_a_row_that_got_its_id_after_a_fail_over(outcome):
     """A standby that lacked the last rows gives their ids to others, while a worker has their results in memory."""
@@ -250,7 +203,6 @@ def test_a_result_is_not_recorded_on_a_row_that_got_its_id_after_a_fail_over(out
 # Trying again ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("result", "earliest", "latest"),
     [
@@ -270,7 +222,6 @@ def test_the_first_retry_comes_in_its_time(result, earliest, latest):
     assert earliest <= wait <= latest
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("result", "end"),
     [
@@ -289,7 +240,6 @@ def test_a_push_ends_with_its_time_to_live_and_not_before(result, end):
     assert (fresh(notification).state, fresh(notification).message) == (end, None)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(("ambiguous_count", "end"), [(0, State.EXPIRED), (1, State.UNCONFIRMED)])
 def test_a_notification_past_its_time_to_live_is_not_sent(ambiguous_count, end):
     notification = make_due(expires_at=NOW, ambiguous_count=ambiguous_count, state=State.RETRYING)
@@ -298,7 +248,6 @@ def test_a_notification_past_its_time_to_live_is_not_sent(ambiguous_count, end):
     assert not Attempt.objects.exists()
 
 
-@pytest.mark.django_db
 def test_a_certain_result_ends_an_ambiguous_push():
     notification = make_due()
     answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
@@ -320,30 +269,27 @@ def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisa
     return held
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize(("ambiguous_count", "end"), [(0, State.UNDELIVERABLE), (1, State.UNCONFIRMED)])
-def test_a_push_ends_with_its_eighth_failure_at_an_address_without_a_delivery(ambiguous_count, end):
+@pytest.mark.parametrize(
+    ("case", "ambiguous_count", "counted", "state"),
+    [
+        ({}, 0, 8, State.UNDELIVERABLE),
+        ({}, 1, 8, State.UNCONFIRMED),
+        ({"is_probe": True}, 0, 0, State.RETRYING),
+        ({"gateway": "another"}, 0, 0, State.RETRYING),
+        ({"code": "provider_unreachable"}, 0, 0, State.RETRYING),
+    ],
+)
+def test_eight_failures_while_the_same_gateway_delivers_others_end_a_push(case, ambiguous_count, counted, state):
+    """At an address that nothing was delivered to."""
     notification = make_due_to_app(ambiguous_count=ambiguous_count)
     for minutes in range(8):
         assert fresh(notification).state in {State.PENDING, State.RETRYING}
-        fail(notification, now=NOW + timedelta(minutes=minutes))
-    row = fresh(notification)
-    assert (row.state, row.attempt_count, row.report, row.message) == (end, 8, "success", None)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("case", "attempts"),
-    [({"is_probe": True}, 0), ({"gateway": "another"}, 0), ({"code": "provider_unreachable"}, 0), ({}, 8)],
-)
-def test_failures_count_only_while_the_same_gateway_delivers_others(case, attempts):
-    notification = make_due_to_app()
-    for minutes in range(8):
         fail(notification, now=NOW + timedelta(minutes=minutes), **case)
-    assert Attempt.objects.filter(is_counted=True).count() == attempts
+    row = fresh(notification)
+    assert (row.state, row.attempt_count, Attempt.objects.filter(is_counted=True).count()) == (state, 8, counted)
+    assert state == State.RETRYING or (row.report, row.message) == ("success", None)
 
 
-@pytest.mark.django_db
 def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
     notification = make_due_to_app()
     for minutes in range(7):
@@ -358,7 +304,6 @@ def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
     assert fresh(notification).state == State.DELIVERED
 
 
-@pytest.mark.django_db
 def test_a_push_that_is_too_large_is_sent_once_more_without_its_ciphertext():
     notification = make_due()
     gateway = RecordingGateway(Outcome.PAYLOAD)
@@ -370,20 +315,6 @@ def test_a_push_that_is_too_large_is_sent_once_more_without_its_ciphertext():
     assert fresh(notification).state == State.UNDELIVERABLE
 
 
-@pytest.mark.django_db
-def test_a_push_that_the_gateway_finds_faulty_is_not_sent():
-    class Strict(RecordingGateway):
-        def find_fault(self, _push: Push) -> Result | None:
-            return Result(Outcome.PAYLOAD, "unknown_platform", is_untried=True)
-
-    gateway = Strict()
-    notification = make_due()
-    send(notification, gateway=gateway)
-    assert (gateway.pushes, fresh(notification).state) == ([], State.UNDELIVERABLE)
-    assert (Attempt.objects.get().outcome, Attempt.objects.get().code) == ("payload", "unknown_platform")
-
-
-@pytest.mark.django_db
 def test_the_pushes_of_a_removed_gateway_wait_for_it():
     notification = make_due(route=make_registration(route=make_route(gateway="gone")).route)
     with only([notification]):
@@ -393,48 +324,15 @@ def test_the_pushes_of_a_removed_gateway_wait_for_it():
     assert (fresh(notification).state, bytes(fresh(notification).message)) == (State.RETRYING, b"m")
 
 
-@pytest.mark.django_db
-def test_each_push_goes_to_the_gateway_of_its_route():
-    gateways = {name: RecordingGateway() for name in ("one", "two")}
-    due = [make_due(route=make_registration(route=make_route(gateway=name)).route) for name in gateways]
-    DeliveryProcess(gateways=gateways.__getitem__).process_backlog()
-    assert [[p.notification_id for p in g.pushes] for g in gateways.values()] == [[n.pk] for n in due]
-    assert list(Attempt.objects.order_by("notification").values_list("gateway", flat=True)) == ["one", "two"]
-
-
 # Claims ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
-def test_claims_due_notifications_that_no_other_worker_holds():
-    retry = make_due(state=State.RETRYING, next_attempt_at=NOW)
-    is_ambiguous = make_due(state=State.AMBIGUOUS, next_attempt_at=NOW)
-    new = make_due()
-    make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
-    make_due(state=State.IN_FLIGHT, next_attempt_at=None)
-    make_due(state=State.DELIVERED, next_attempt_at=None)
-    assert {held.notification_id for held in take()} == {retry.pk, is_ambiguous.pk, new.pk}
-    assert take() == []
-
-
-@pytest.mark.django_db
 def test_claims_no_more_than_the_limit_and_the_oldest_first():
     _later = make_due(state=State.RETRYING, next_attempt_at=NOW)
     sooner = make_due(state=State.RETRYING, next_attempt_at=NOW - timedelta(hours=1))
     assert [held.notification_id for held in take(limit=1)] == [sooner.pk]
 
 
-@pytest.mark.django_db
-def test_a_channel_with_much_to_do_does_not_hide_what_waits_behind_it():
-    prove(ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, ""))
-    busy = [make_due_to_app(next_attempt_at=LONG_AGO - timedelta(hours=1)).pk for _ in range(12)]
-    others = {make_due_to_app("another.app").pk, make_due().pk}
-    limits = ConcurrencyLimits(3)
-    assert {held.notification_id for held in take(limit=8, limits=limits)} < set(busy)
-    assert {held.notification_id for held in take(limit=8, limits=limits)} == others
-
-
-@pytest.mark.django_db
 def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
     prove(ChannelKey(1, APP), ChannelKey(2, ""))
     queues.create([QueueKey("gorush", 1, None, is_proven=False)])
@@ -447,7 +345,6 @@ def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
     assert take(limit=8, limits=limits) == []
 
 
-@pytest.mark.django_db
 def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too():
     prove(ChannelKey(2, ""))
     limits = ConcurrencyLimits(1)
@@ -455,15 +352,6 @@ def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too
     gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC))
     assert take(limits=limits) == []
     assert fresh(gone).state == State.WITHDRAWN
-
-
-@pytest.mark.django_db
-def test_the_next_batches_claim_what_one_batch_cannot():
-    notifications = [make_due() for _ in range(9)]
-    deliverer = DeliveryProcess(limit=4)
-    deliverer.process_backlog()
-    assert {fresh(n).state for n in notifications} == {State.DELIVERED}
-    assert len(deliverer.gateway.pushes) == 9
 
 
 @pytest.mark.django_db(transaction=True)
@@ -480,22 +368,9 @@ def test_results_do_not_wait_for_the_row_of_their_app():
     assert Channel.objects.get().last_success_at > LONG_AGO
 
 
-@pytest.mark.django_db
-def test_drained_delivery_claims_nothing_and_searches_for_nothing():
-    waiting = make_due()
-    limits = ConcurrencyLimits(1)
-    limits.note_crowded([1])
-    halts.start_draining(by="ann", why="gorush moves", now=NOW)
-    assert take(limits=limits) == []
-    assert not limits.has_capacity_again()
-    halts.stop_draining(by="ann", now=NOW)
-    assert [held.notification_id for held in take()] == [waiting.pk]
-
-
 # Lost workers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 def test_the_pushes_of_a_killed_worker_are_ambiguous():
     notification = make_due()
     claimed(notification)
@@ -507,53 +382,6 @@ def test_the_pushes_of_a_killed_worker_are_ambiguous():
     assert due_ids(now=NOW + LEASE) == [notification.pk]
 
 
-KILLED = "killed"
-AMBIGUOUS_RESULT, BROKEN, STOPPED, LOST, LATER = (
-    Result(Outcome.AMBIGUOUS, "timeout"),
-    Result(Outcome.AMBIGUOUS, "cut_off"),
-    Result(Outcome.AMBIGUOUS, "cancelled"),
-    Result(Outcome.AMBIGUOUS, "connection_lost"),
-    Result(Outcome.TRANSIENT, "http_503"),
-)
-
-
-def gone_through(notification, *ends):
-    """Attempt the notification once for each of these ends: a worker killed in the middle, or a result."""
-    for number, end in enumerate(ends):
-        Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
-        now = NOW + number * 2 * LEASE
-        if end == KILLED:
-            claimed(notification, now=now)
-            take_up_lost(now=now + LEASE, limit=10)
-        else:
-            answered(end, notification, now=now)
-    return fresh(notification)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("ends", [[AMBIGUOUS_RESULT] * 6, [BROKEN, STOPPED, LOST] * 2, [KILLED] * 6, [LATER] * 20])
-def test_no_number_of_attempts_ends_a_push(ends):
-    row = gone_through(make_due(), *ends)
-    assert (row.attempt_count, row.finished_at, bytes(row.message)) == (len(ends), None, b"m")
-
-
-@pytest.mark.django_db
-def test_a_push_that_kills_its_workers_ends_with_its_time_to_live():
-    notification = make_due(expires_at=NOW + 3 * LEASE)
-    row = gone_through(notification, KILLED, KILLED, KILLED)
-    assert row.attempt_count == 2
-    assert row.state == State.UNCONFIRMED
-
-
-@pytest.mark.django_db
-def test_takes_over_no_more_lost_pushes_than_the_limit():
-    for _ in range(3):
-        make_due()
-    take()
-    assert [take_up_lost(now=NOW + LEASE, limit=2) for _ in "123"] == [2, 1, 0]
-
-
-@pytest.mark.django_db
 def test_a_late_success_counts_although_the_lease_was_lost():
     notification = make_due()
     [held] = claimed(notification)
@@ -564,7 +392,6 @@ def test_a_late_success_counts_although_the_lease_was_lost():
     assert Attempt.objects.get().outcome == "delivered"
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("late", [Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS, Outcome.PAYLOAD])
 def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
     notification = make_due(expires_at=NOW + LEASE + timedelta(milliseconds=1))
@@ -582,6 +409,11 @@ def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
 def test_batches_with_the_same_routes_do_not_dead_lock():
     """Each succeeds where the other fails: written in order of arrival, the routes would be locked crosswise."""
     raised, start = [], threading.Barrier(2, timeout=30)
+    good, bad, rounds = Result(Outcome.DELIVERED), Result(Outcome.TRANSIENT), []
+    for _ in range(30):  # two batches about two routes that nothing was written about yet
+        one, other = make_registration().route, make_registration().route
+        first, second, third, fourth = claimed(*(make_due(route=route) for route in (one, other, other, one)))
+        rounds.append(([(first, good), (second, bad)], [(third, good), (fourth, bad)]))
 
     def work(batches):
         try:
@@ -594,19 +426,9 @@ def test_batches_with_the_same_routes_do_not_dead_lock():
             start.abort()
         except threading.BrokenBarrierError:
             pass
-        connection.close()
 
-    at_once(*(partial(work, batches) for batches in zip(*crosswise(rounds=30), strict=True)))
+    at_once(*(partial(work, batches) for batches in zip(*rounds, strict=True)))
     assert raised == []
-
-
-def crosswise(*, rounds):
-    """Run two batches per round, about two routes that nothing was written about yet."""
-    for _ in range(rounds):
-        one, other = make_registration().route, make_registration().route
-        first, second, third, fourth = claimed(*(make_due(route=route) for route in (one, other, other, one)))
-        good, bad = Result(Outcome.DELIVERED), Result(Outcome.TRANSIENT)
-        yield [(first, good), (second, bad)], [(third, good), (fourth, bad)]
 
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -628,7 +450,6 @@ def reported(answer):
 SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGISTERED)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("state", "report"),
     [
@@ -652,7 +473,6 @@ def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
     assert (row.state, row.reply_address, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("state", [State.PENDING, State.IN_FLIGHT])
 def test_waits_for_a_first_attempt_until_the_deadline(state):
     request = make_waiting(state, State.DEAD_TOKEN)
@@ -661,7 +481,6 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
     assert reported(answer) == [SUCCESS, NOT_REGISTERED]
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("state", "report"),
     [
@@ -679,42 +498,6 @@ def test_a_notification_for_a_disabled_address_is_reported_as_dead(state, report
     assert reported(answer) == [report]
 
 
-@pytest.mark.django_db
-def test_does_not_wait_for_a_second_attempt():
-    request = make_waiting(State.IN_FLIGHT)
-    Notification.objects.update(attempt_count=2)
-    assert len(settle([request.pk], now=NOW)) == 1
-
-
-@pytest.mark.django_db
-def test_names_the_requests_whose_answer_is_late_oldest_first():
-    late, later = make_waiting(State.PENDING), make_waiting(State.PENDING)
-    NotificationRequest.objects.filter(pk=late.pk).update(reply_due_at=NOW - timedelta(seconds=5))
-    make_waiting(State.PENDING, reply_due_at=NOW + timedelta(minutes=1))
-    now = later.reply_due_at + GRACE
-    assert overdue_request_ids(now=now, limit=10) == [late.pk, later.pk]
-    assert overdue_request_ids(now=now, limit=1) == [late.pk]
-    assert overdue_request_ids(now=now - timedelta(microseconds=1), limit=10) == [late.pk]
-
-
 def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():
     assert set(Outcome) - set(FINISHED_BY) == {Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS}
     assert all(state.is_terminal for state in FINISHED_BY.values())
-
-
-# Opening --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """Return the names of the gateways that were opened. One more than usual is registered."""
-    opened = []
-    monkeypatch.setattr(registry, "_openers", dict(registry._openers))
-    registry.register("other", lambda: opened.append("other") or AbsentGateway())
-    yield opened
-    registry.gateway_for.cache_clear()
-
-
-def test_gateways_are_opened_before_the_first_push_as_an_upgrade_may_replace_the_code_before_it(opened, db):
-    new_steps(Wakeup())
-    assert opened == ["other"]

@@ -1,15 +1,12 @@
 """Tests of a gateway that hangs for some pushes: no batch waits, other apps go on, and late results are recorded."""
 
-import threading
-from datetime import timedelta
 from math import inf
 
-import psycopg
 import pytest
-from django.db import IntegrityError, OperationalError, connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
-from kit.batches.batch import WAITS, Step, Worker
+from kit.batches.batch import Worker
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result
@@ -19,24 +16,24 @@ from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, Concur
 from tests.rig.delivering import (
     APP,
     LEASE,
-    LONG_AGO,
     NOW,
     DeliveryProcess,
     Gate,
+    LockedStep,
     fresh,
     make_due,
     make_due_to_app,
     prove,
 )
 from tests.rig.rows import make_registration, make_route
-from tests.rig.statements import at_once, before_each_statement, other_session
+from tests.rig.statements import other_session
 
 APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
 State = Notification.State
 
 
 @pytest.fixture
-def gateway():
+def gateway(transactional_db):
     """Return a gateway, with deliveries recorded for two channels."""
     prove(APPLE, GOOGLE)
     gateway = Gate(lambda push: push.channel.token_type == APPLE.token_type)
@@ -86,7 +83,6 @@ def delivered(deliverer, *notifications):
     deliverer.process_until(lambda: states(*notifications) == [State.DELIVERED] * len(notifications))
 
 
-@pytest.mark.django_db(transaction=True)
 def test_no_batch_waits_for_a_hanging_push_and_its_late_result_is_recorded(gateway, deliverer):
     hanging, quick = make_due_to_app(), make_due()
     delivered(deliverer, quick)
@@ -98,7 +94,6 @@ def test_no_batch_waits_for_a_hanging_push_and_its_late_result_is_recorded(gatew
     assert len(gateway.pushes) == 2
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_hanging_queue_does_not_delay_the_backlog_of_another(deliverer):
     """The process does not poll the table after the first batch, which finds all that is due."""
     hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
@@ -110,42 +105,16 @@ def test_a_hanging_queue_does_not_delay_the_backlog_of_another(deliverer):
     assert sorted(states(*hanging)) == [State.IN_FLIGHT] * 3 + [State.PENDING] * 2
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_leaves_hanging_pushes_to_others(deliverer):
-    hanging = make_due_to_app()
-    deliverer.process_batch()
-    deliverer.worker.stop(timeout_seconds=0.05)
-    at_once(deliverer.worker.run)
-    assert deliverer.delivery.sends.under_way == 1
-    assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
-    assert states(hanging) == [State.AMBIGUOUS]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_waits_for_pushes_in_flight_and_claims_no_more(gateway, deliverer):
-    hanging = make_due_to_app()
-    deliverer.process_batch()
-    later = make_due()
-    threading.Timer(0.2, gateway.is_open.set).start()
-    deliverer.worker.stop(timeout_seconds=20)
-    at_once(deliverer.worker.run)
-    assert states(hanging, later) == [State.DELIVERED, State.PENDING]
-    assert Notification.objects.filter(state=State.IN_FLIGHT).count() == 0
-
-
-@pytest.mark.django_db(transaction=True)
 def test_made_up_addresses_of_an_app_take_no_capacity_from_its_phones(deliverer):
     foreign = [make_due_to_app() for _ in range(5)]
     deliverer.process_batch()
     assert states(*foreign).count(State.IN_FLIGHT) == 3
-
     phone = make_due(route=make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=NOW)).route)
     deliverer.process_batch()
     assert states(phone) == [State.IN_FLIGHT]
     assert [budget_in(deliverer.delivery.limits, queue_id(APPLE, is_proven=p)) for p in (False, True)] == [0, 2]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_recorded(gateway, deliverer):
     bad = make_due()
     others = [make_due() for _ in range(2)]
@@ -157,22 +126,9 @@ def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_record
     assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
 
 
-class Locked(Step):
-    """A step that meets a lock in every batch while it is locked."""
-
-    is_locked = True
-
-    def next_at(self):
-        return 0.0 if self.is_locked else None
-
-    def work(self, _batch):
-        raise OperationalError
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_batch_that_fails_half_way_releases_the_capacity_of_its_claims_and_sends_none(gateway, deliverer):
     """The claims are written, and a later step of the same batch meets a lock."""
-    last, notifications = Locked(), [make_due() for _ in range(3)]
+    last, notifications = LockedStep(), [make_due() for _ in range(3)]
     deliverer.worker = Worker([*deliverer.delivery.steps(), last], deliverer.wakeup)
     with pytest.raises(OperationalError):
         deliverer.process_batch()
@@ -184,7 +140,6 @@ def test_a_batch_that_fails_half_way_releases_the_capacity_of_its_claims_and_sen
     assert len(gateway.pushes) == 3
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliverer):
     for _ in range(3):
         make_due_to_app()
@@ -202,50 +157,6 @@ def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliv
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 ONE, TWO = 1, 2  # ids of queues
-
-
-@pytest.fixture
-def limits():
-    return ConcurrencyLimits(3)
-
-
-def test_a_queue_has_capacity_again_once_a_push_is_complete(limits):
-    assert [limits.enter(Slot(ONE)) for _ in range(4)] == [True, True, True, False]
-    assert not limits.has_capacity_again()
-    limits.complete(Slot(ONE))
-    assert limits.has_capacity_again()
-    assert limits.enter(Slot(ONE))
-    assert limits.enter(Slot(TWO))
-
-
-def test_capacity_of_a_queue_that_is_not_crowded_starts_no_claim(limits):
-    assert [limits.enter(Slot(ONE)) for _ in range(3)] == [True] * 3
-    limits.complete(Slot(ONE))
-    assert not limits.has_capacity_again()
-
-
-def test_a_queue_without_capacity_left_counts_as_crowded(limits):
-    for queue in [ONE] * 3 + [TWO] * 3:
-        limits.enter(Slot(queue))
-    limits.note_crowded([ONE])
-    limits.complete(Slot(TWO))
-    assert not limits.has_capacity_again()
-    limits.complete(Slot(ONE))
-    assert limits.has_capacity_again()
-
-
-def test_a_backlog_takes_at_most_half_of_a_limit_and_fresh_pushes_the_rest():
-    limits = ConcurrencyLimits(8)
-    assert limits.backlog_budget(ONE) == 4
-    assert [limits.enter(Slot(ONE, is_backlog=True)) for _ in range(5)] == [True] * 4 + [False]
-    assert [limits.enter(Slot(ONE)) for _ in range(5)] == [True] * 4 + [False]
-    limits.complete(Slot(ONE))
-    assert limits.backlog_budget(ONE) == 0
-    limits.complete(Slot(ONE, is_backlog=True))
-    assert limits.backlog_budget(ONE) == 1
-    limits = ConcurrencyLimits(8)
-    assert [limits.enter(Slot(ONE)) for _ in range(6)] == [True] * 6
-    assert limits.backlog_budget(ONE) == 2
 
 
 def test_a_limit_starts_small_and_grows_with_answers_while_the_queue_is_crowded():
@@ -283,24 +194,3 @@ def test_queues_that_hang_together_leave_every_other_queue_its_first_limit():
     for _ in range(64):
         limits.complete(Slot(TWO))
     assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_failed_claim_releases_its_capacity(gateway, deliverer):
-    def collide(statement):
-        if "INSERT INTO notifications_attempt" in statement:
-            raise psycopg.errors.UniqueViolation
-
-    for number in range(3):
-        make_due(at=LONG_AGO + timedelta(seconds=number))
-    collisions = 0
-    with before_each_statement(collide):
-        while collisions < 10 * WAITS:
-            try:
-                deliverer.process_batch()
-                break
-            except IntegrityError:  # it may be another worker's row, for a while
-                collisions += 1
-    assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
-    assert gateway.pushes == []
-    assert 0 < collisions < 10 * WAITS

@@ -140,9 +140,24 @@ def test_only_a_dead_token_is_reported_as_an_error():
     assert report_error(is_token_dead=False) is ReportError.NONE
 
 
-@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2), (1, 2), (2, 4), (3, 8), (9, 512), (10, 600), (10_000, 600)])
-def test_waits_at_most_twice_as_long_after_each_attempt(attempts, seconds):
-    assert retry_at(NOW, attempts, jitter=1.0) == NOW + timedelta(seconds=seconds)
+@pytest.mark.parametrize(
+    ("result", "attempts", "seconds"),
+    [
+        *((Result(Outcome.TRANSIENT), n, at) for n, at in ((0, 2), (1, 2), (2, 4), (3, 8), (9, 512), (10_000, 600))),
+        (Result(Outcome.TRANSIENT, retry_base_seconds=60), 1, 60),
+        (Result(Outcome.CONFIG), 1, CONFIG_RETRY_SECONDS),
+        (Result(Outcome.CONFIG, retry_base_seconds=1200), 1, 1200),
+        # Then the queue empties soon after the provider's return.
+        (Result(Outcome.TRANSIENT, PROVIDER_UNREACHABLE), 12, 20),
+        (Result(Outcome.AMBIGUOUS, "cut_off"), 12, 20),
+        (Result(Outcome.AMBIGUOUS, "timeout"), 12, 600),
+        (Result(Outcome.TRANSIENT, "unavailable"), 10, 600),
+    ],
+)
+def test_waits_at_most_twice_as_long_after_each_attempt_from_the_pause_of_the_error_on(result, attempts, seconds):
+    base, longest = retry_base_seconds(result), retry_max_seconds(result)
+    latest = retry_at(NOW, attempts, jitter=1.0, base_seconds=base, max_seconds=longest)
+    assert latest - NOW == timedelta(seconds=seconds)
 
 
 def test_retries_at_once_without_jitter_and_never_before_the_requested_pause():
@@ -154,42 +169,6 @@ def test_retries_at_once_without_jitter_and_never_before_the_requested_pause():
 def test_never_waits_longer_than_the_maximum_or_shorter_than_the_requested_pause(attempts, jitter, base, after):
     wait = (retry_at(NOW, attempts, jitter=jitter, base_seconds=base, after_seconds=after) - NOW).total_seconds()
     assert after - 1e-6 <= wait <= max(MAX_RETRY_SECONDS, after) + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("result", "seconds"),
-    [
-        (Result(Outcome.TRANSIENT), 2),
-        (Result(Outcome.TRANSIENT, retry_base_seconds=60), 60),
-        (Result(Outcome.CONFIG), CONFIG_RETRY_SECONDS),
-        (Result(Outcome.CONFIG, retry_base_seconds=1200), 1200),
-    ],
-)
-def test_a_quota_error_starts_its_backoff_with_its_own_pause(result, seconds):
-    latest = retry_at(
-        NOW,
-        1,
-        jitter=1.0,
-        base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result),
-    )
-    assert latest - NOW == timedelta(seconds=seconds)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "code", "seconds"),
-    [
-        (Outcome.TRANSIENT, PROVIDER_UNREACHABLE, 20),
-        (Outcome.AMBIGUOUS, "cut_off", 20),
-        (Outcome.AMBIGUOUS, "timeout", 600),
-        (Outcome.TRANSIENT, "unavailable", 600),
-    ],
-)
-def test_an_unreachable_provider_is_retried_often_so_that_the_queue_empties_soon_after_its_return(
-    outcome, code, seconds
-):
-    latest = retry_at(NOW, 12, jitter=1.0, max_seconds=retry_max_seconds(Result(outcome, code)))
-    assert latest - NOW == timedelta(seconds=seconds)
 
 
 def attempts_of(result, life, *, jitter):

@@ -12,7 +12,7 @@ from kit.buckets.bucket import FullAt, Limit
 from kit.buckets.models import SharedBucket
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets, own_buckets
-from notifications.tests.test_poison import refuse
+from notifications.queues.tests.test_queues import refuse
 from tests.limits.conftest import Instead, Time
 from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT, TOKEN, UUID, push, put, request

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from kit.batches.batch import Step, Wakeup, Worker
+from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
 from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording
 from notifications.delivery.recording import Recorded, end_halts
@@ -80,6 +80,18 @@ class Gate(RecordingGateway):
         if self._keeps(push):
             await asyncio.to_thread(self.is_open.wait, 20)
         return await super().send(push)
+
+
+class LockedStep(Step):
+    """A step that meets a lock in every batch while it is locked, after the steps before it have worked."""
+
+    is_locked = True
+
+    def next_at(self) -> float | None:
+        return 0.0 if self.is_locked else None
+
+    def work(self, _batch: Batch) -> Work[None]:
+        raise OperationalError
 
 
 class DeliveryProcess:

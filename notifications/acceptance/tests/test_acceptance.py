@@ -14,24 +14,23 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
 from notifications.delivery.settling import settle
-from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, QueueKey, ReportError
+from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
 from notifications.models import (
     Attempt,
     DecidedAtOnce,
     Notification,
     NotificationRequest,
-    Queue,
     RefusedRequest,
     RequestDigest,
 )
-from notifications.queues import halts, queues
-from notifications.queues.admission import Admission, own_admission
+from notifications.queues import halts
+from notifications.queues.admission import own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, Decided, pack, unpack
+from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
-from tests.rig.delivering import APP, LEASE, make_due, prove, take
+from tests.rig.delivering import APP, LEASE, prove, take
 from tests.rig.rows import make_notification, make_registration, make_route
 from tests.rig.statements import statements
 
@@ -48,6 +47,8 @@ WRONG_TOKEN = (False, ReportError.WRONG_TOKEN)
 NOT_REGISTERED = (False, ReportError.NOT_REGISTERED)
 GOOGLE = ChannelKey(2, "")
 State = Notification.State
+
+pytestmark = pytest.mark.django_db
 
 
 def make_recipient(public_key_hash=ALICE, *, is_dead=False, **fields):
@@ -86,18 +87,10 @@ def decided():
     return [(d.position, d.verdict, d.type) for request in requests for d in unpack(request.decided)]
 
 
-def test_version_0_1_0_reads_the_verdicts_of_suppressed_notifications():
-    """During an upgrade, and after a rollback, version 0.1.0 answers repeats of requests that this version decided."""
-    packed = pack([Decided(0, Verdict.WRONG_TOKEN, 1), Decided(2, Verdict.SUPPRESSED, 2, Wish.CHAT_MUTED)])
-    as_by_0_1_0 = [*enumerate(zip(packed[::2], packed[1::2], strict=True))]
-    assert [(place, *pair) for place, pair in as_by_0_1_0 if pair[0]] == [(0, 3, 1), (2, 1, 2)]
-
-
 def claimed_ids(accepted):
     return [claim.notification_id for claim in accepted.claims]
 
 
-@pytest.mark.django_db
 def test_an_accepted_notification_is_stored_with_its_first_attempt():
     registration = make_recipient()
     accepted = accept([incoming(push(chat_id=b"chat"))], now=NOW)
@@ -114,7 +107,6 @@ def test_an_accepted_notification_is_stored_with_its_first_attempt():
     assert (row.request.bridge, bytes(row.request.reply_address)) == (BRIDGE, ADDRESS)
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(("arrived_ms", "due_ms"), [(0, 2000), (249, 2000), (250, 2250), (999, 2750)])
 def test_requests_of_the_same_quarter_of_a_second_are_due_together(arrived_ms, due_ms):
     make_recipient()
@@ -122,7 +114,6 @@ def test_requests_of_the_same_quarter_of_a_second_are_due_together(arrived_ms, d
     assert NotificationRequest.objects.get().reply_due_at == NOW + timedelta(milliseconds=due_ms)
 
 
-@pytest.mark.django_db
 def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     """One claim goes to the gateway from acceptance. The other is read from the table after its lease ran out."""
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
@@ -141,23 +132,6 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     assert straight.route_id == registration.route_id
 
 
-@pytest.mark.django_db
-def test_a_notification_beyond_the_limit_is_stored_and_due():
-    recipients = [make_recipient(bytes([number]) * 64) for number in range(3)]
-    pushes = [push(bytes(recipient.public_key_hash)) for recipient in recipients]
-    limits = ConcurrencyLimits(2)
-    accepted = accept([incoming(*pushes)], now=NOW, limits=limits)
-    assert len(accepted.claims) == 2
-    row = Notification.objects.get(state=State.PENDING)
-    assert (row.next_attempt_at, row.lease_until, row.attempt_count) == (NOW, None, 0)
-    assert Attempt.objects.count() == 2
-    limits.keep()
-    assert not limits.has_capacity_again()
-    limits.complete(accepted.claims[0].slot)
-    assert limits.has_capacity_again()
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("obstacle", ["drained", "paused", "unreadable"])
 def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
     prove(GOOGLE)
@@ -177,7 +151,6 @@ def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
 
 
 @pytest.mark.requirement("SN6")
-@pytest.mark.django_db
 def test_a_notification_that_is_suppressed_is_answered_later_and_keeps_its_reason_and_no_payload():
     """Which notifications are suppressed is in `test_policy`."""
     make_recipient(muted_chat_list=[b"chat"])
@@ -196,7 +169,6 @@ def test_a_notification_that_is_suppressed_is_answered_later_and_keeps_its_reaso
 
 
 @pytest.mark.requirement("SN6")
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("recipient", "asked", "report"),
     [
@@ -222,7 +194,6 @@ def test_a_request_that_notifies_nobody_is_answered_at_once_and_leaves_its_verdi
         assert not model.objects.exists()
 
 
-@pytest.mark.django_db
 def test_a_request_with_one_push_that_is_delivered_or_hidden_is_kept_whole():
     make_recipient(ALICE)
     make_recipient(BOB, enabled=False)
@@ -235,19 +206,6 @@ def test_a_request_with_one_push_that_is_delivered_or_hidden_is_kept_whole():
     assert not RefusedRequest.objects.exists()
 
 
-@pytest.mark.django_db
-def test_reports_keep_the_order_of_the_request_whenever_their_results_come():
-    make_recipient(ALICE)
-    make_recipient(BOB, enabled=False)
-    pushes = [push(NOBODY), push(ALICE), push(BOB), push(ALICE, access_token="x")]
-    accepted = accept([incoming(*pushes)], now=NOW)
-    assert accepted.answers == []
-    [answer] = settled(accepted)
-    assert reported(answer) == [NOT_REGISTERED, SUCCESS, SUCCESS, WRONG_TOKEN]
-    assert [report.public_key_hash for report in answer.reports] == [NOBODY, ALICE, BOB, ALICE]
-
-
-@pytest.mark.django_db
 def test_a_worker_answers_for_another_one_with_all_reports_and_clears_the_refused_names():
     make_recipient(ALICE)
     accepted = accept([incoming(push(NOBODY, installation_id="\u00fc"), push(), push(NOBODY))], now=NOW)
@@ -260,7 +218,6 @@ def test_a_worker_answers_for_another_one_with_all_reports_and_clears_the_refuse
     assert (request.decided_names, len(request.decided)) == (None, 6)
 
 
-@pytest.mark.django_db
 def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
     """An envelope of 0.9 KB may hold a hundred. Each used to be a row with five indexes, kept for thirty days."""
     refused = [push(b"k", installation_id=str(number), type=200 + number) for number in range(100)]
@@ -272,7 +229,6 @@ def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():
     assert [d.type for d in unpack(request.decided)] == [*range(200, 256), *[0] * 44]
 
 
-@pytest.mark.django_db
 def test_type_zero_gets_no_report_and_no_push():
     make_recipient()
     [answer] = accept([incoming(push(type=0), push(NOBODY), push(type=0))], now=NOW).answers
@@ -281,7 +237,6 @@ def test_type_zero_gets_no_report_and_no_push():
     assert [(one.position, one.verdict) for one in unpack(refused.decided)] == [(1, Verdict.NOT_REGISTERED)]
 
 
-@pytest.mark.django_db
 def test_a_request_for_nobody_is_answered_with_an_empty_list_and_an_empty_batch_with_nothing():
     [answer] = accept([incoming()], now=NOW).answers
     assert answer.reports == ()
@@ -292,18 +247,6 @@ def test_a_request_for_nobody_is_answered_with_an_empty_list_and_an_empty_batch_
 # Repeats --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
-def test_a_repeat_after_the_answer_gets_the_same_answer_for_its_own_envelope():
-    make_recipient()
-    accepted = accept([incoming(push(), push(NOBODY))], now=NOW)
-    [first] = settled(accepted)
-    repeated = accept([incoming(push(), push(NOBODY), envelope=b"\x0f" * 32)], now=NOW + timedelta(minutes=2))
-    assert repeated.answers == [replace(first, source_key=b"\x0f" * 32, is_traceable=False)]
-    assert repeated.claims == repeated.waiting == []
-    assert (Notification.objects.count(), NotificationRequest.objects.count()) == (1, 1)
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize("later", [timedelta(), timedelta(hours=71), -DAY])
 def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_meanwhile(later):
     """With the time before, the clock was set back."""
@@ -318,7 +261,6 @@ def test_a_repeat_is_answered_as_before_even_when_the_recipient_has_changed_mean
     assert (repeated.claims, repeated.waiting, Notification.objects.count()) == ([], [], 0)
 
 
-@pytest.mark.django_db
 def test_two_bridges_may_use_the_same_request_key():
     make_recipient()
     accept([incoming(push())], now=NOW)
@@ -329,7 +271,6 @@ def test_two_bridges_may_use_the_same_request_key():
 
 
 @pytest.mark.parametrize("state", [State.DEAD_TOKEN, State.WITHDRAWN, State.UNDELIVERABLE, State.EXPIRED])
-@pytest.mark.django_db
 def test_a_push_that_reached_nobody_is_sent_when_its_request_is_repeated(state):
     """A sender that received the error of a dead token repeats the message after the phone has registered again."""
     make_recipient()
@@ -341,7 +282,6 @@ def test_a_push_that_reached_nobody_is_sent_when_its_request_is_repeated(state):
     assert (once_more.claims, Notification.objects.count()) == ([], 2)  # the second notification is on its way
 
 
-@pytest.mark.django_db
 def test_a_push_that_may_have_reached_the_phone_is_not_sent_again():
     make_recipient()
     [claim] = accept([incoming(push())], now=NOW).claims
@@ -351,7 +291,6 @@ def test_a_push_that_may_have_reached_the_phone_is_not_sent_again():
     assert (again.claims, Notification.objects.count()) == ([], 1)
 
 
-@pytest.mark.django_db
 def test_a_request_that_comes_twice_in_one_batch_is_stored_once():
     make_recipient()
     twice = [incoming(push()), incoming(push(), envelope=b"\x0f" * 32)]
@@ -362,7 +301,6 @@ def test_a_request_that_comes_twice_in_one_batch_is_stored_once():
     assert len(settled(accepted)) == 1
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("together", ["in one request", "in one batch", "in two batches"])
 def test_the_same_push_twice_is_delivered_once_and_reported_as_success(together):
     make_recipient()
@@ -379,7 +317,6 @@ def test_the_same_push_twice_is_delivered_once_and_reported_as_success(together)
     assert reports == [SUCCESS, SUCCESS]
 
 
-@pytest.mark.django_db
 def test_a_push_with_the_wrong_token_does_not_take_the_place_of_the_right_one():
     make_recipient()
     accept([incoming(push(access_token="guessed"))], now=NOW)
@@ -394,7 +331,6 @@ def test_parts_of_a_dedup_key_cannot_be_shifted_into_each_other():
 # The database ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 def test_accepts_200_requests_with_as_many_statements_as_one():
     hashes = [number.to_bytes(2) * 32 for number in range(50)]
     for public_key_hash in hashes:
@@ -409,7 +345,6 @@ def test_accepts_200_requests_with_as_many_statements_as_one():
     assert many == one
 
 
-@pytest.mark.django_db
 def test_the_first_of_two_copies_of_a_request_in_a_batch_is_answered():
     """Somebody may publish a copy on another topic, where the sender would not receive the answer."""
     copy = replace(incoming(push(NOBODY)), source_key=b"\x0f" * 32, reply_address=b"elsewhere")
@@ -430,12 +365,14 @@ def test_a_request_for_a_locked_route_is_accepted_as_usual():
 # Withdrawing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("state", State)
 def test_a_waiting_notification_is_withdrawn_with_its_payload_and_no_other(state):
     row = make_notification(route=make_route(), state=state, chat_id=b"c", message=b"m")
-    withdraw([row.route_id], now=NOW)
+    others = {make_notification(route=make_route()), make_notification()}
+    for routes in ([], [row.route_id]):
+        withdraw(routes, now=NOW)
     row.refresh_from_db()
+    assert others <= set(Notification.objects.filter(state=State.PENDING))
     if state in {State.PENDING, State.RETRYING, State.AMBIGUOUS}:
         assert (row.state, row.chat_id, row.message, row.next_attempt_at) == (State.WITHDRAWN, None, None, None)
         assert row.finished_at == NOW
@@ -443,38 +380,21 @@ def test_a_waiting_notification_is_withdrawn_with_its_payload_and_no_other(state
         assert (row.state, bytes(row.message)) == (state, b"m")
 
 
-@pytest.mark.django_db
-def test_withdraws_exactly_the_notifications_that_wait_for_the_given_routes():
-    withdrawn, other = make_notification(route=make_route()), make_notification(route=make_route())
-    without = make_notification()
-    withdraw([withdrawn.route_id], now=NOW)
-    withdraw([], now=NOW)
-    assert set(Notification.objects.filter(state=State.PENDING)) == {other, without}
-
-
-def rows_read():
-    """Return how many rows of notifications this transaction has read, by an index or without one."""
-    [(count,)] = fetch(
-        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'notifications_notification'"
-    )
-    return count
-
-
-@pytest.mark.django_db
 def test_the_end_of_a_route_reads_and_writes_no_ended_notification():
     """Devices of XMPP have no key: an index by key would find the pushes of all these devices."""
     route = make_route()
-    over = [make_notification(public_key_hash=b"", route=route, state=State.DELIVERED, dedup_key=None)]
-    for _ in range(2000):
-        over.append(Notification(**{f.attname: getattr(over[0], f.attname) for f in Notification._meta.fields[1:]}))
-    Notification.objects.bulk_create(over[1:])
+    over = make_notification(public_key_hash=b"", route=route, state=State.DELIVERED, dedup_key=None)
+    same = {field.attname: getattr(over, field.attname) for field in Notification._meta.fields[1:]}
+    Notification.objects.bulk_create(Notification(**same) for _ in range(2000))
     waiting = make_notification(public_key_hash=b"", route=route)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE notifications_notification")
-    before = rows_read()
+    rows_read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = %s"
+    [(before,)] = fetch(rows_read, ["notifications_notification"])
     withdraw([route.pk], now=NOW)
     route.delete()
-    assert rows_read() - before < 20
+    [(after,)] = fetch(rows_read, ["notifications_notification"])
+    assert after - before < 20
     assert set(Notification.objects.values_list("state", "route_id", "finished_at")) == {
         (State.DELIVERED, waiting.route_id, None),
         (State.WITHDRAWN, waiting.route_id, NOW),
@@ -498,27 +418,3 @@ def test_every_verdict_has_its_consequence():
 def test_every_report_has_its_wire_code():
     assert set(REPORT_ERRORS) == set(Notification.Reports)
     assert set(REPORT_ERRORS.values()) == set(ReportError)
-
-
-@pytest.fixture
-def overloaded(settings, monkeypatch):
-    settings.MAX_OPEN_NOTIFICATIONS = 1
-    make_due()
-    queues.create([QueueKey("gorush", 2, None, is_proven=False)])
-    Queue.objects.update(waiting_count=1)
-    admission = Admission()
-    monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
-    return admission
-
-
-@pytest.mark.django_db
-def test_a_notification_refused_for_overload_is_reported_and_never_delivered_and_a_new_request_is(overloaded, settings):
-    make_recipient()
-    accepted = accept([incoming(push())], now=NOW)
-    assert [reported(answer) for answer in accepted.answers] == [[(False, ReportError.INTERNAL_ERROR)]]
-    assert (accepted.claims, accepted.waiting) == ([], [])
-    assert decided() == [(0, Verdict.OVERLOADED, 1)]
-    assert not Notification.objects.filter(request__request_key=b"\x01" * 32).exists()
-    settings.MAX_OPEN_NOTIFICATIONS = 100
-    overloaded.__init__()  # the next count
-    assert len(accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW).claims) == 1

@@ -17,7 +17,7 @@ from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Route
-from tests.rig.delivering import DeliveryProcess, RecordingGateway, fresh
+from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from tests.rig.rows import make_notification, make_route
 
 pytestmark = pytest.mark.django_db
@@ -119,19 +119,6 @@ def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
     assert storing.release_old(old, until=now - timedelta(days=1), now=now) == set(old)
     anew.refresh_from_db()
     assert bytes(anew.dedup_key or b"") == b"k" * 32
-
-
-def test_a_waiting_push_whose_life_is_extended_is_due_as_before() -> None:
-    store(pushed())
-    notification = Notification.objects.get()
-    Notification.objects.update(state="retrying")
-    later = notification.expires_at + timedelta(hours=1)
-    storing.prolong([(notification.pk, later)])
-    row = fresh(notification)
-    assert (row.expires_at, row.next_attempt_at) == (later, notification.next_attempt_at)
-    Notification.objects.update(state="delivered")
-    storing.prolong([(notification.pk, later + timedelta(hours=1))])
-    assert fresh(notification).expires_at == later
 
 
 def test_no_payload_is_in_a_repr() -> None:

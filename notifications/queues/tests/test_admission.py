@@ -1,28 +1,24 @@
-"""Tests of admission: how many notifications may wait in each queue, and for one address."""
+"""Tests of admission: how many notifications may wait in each queue and for one address, and how often it is woken."""
 
 import secrets
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Incoming, Sending
+from notifications.acceptance.tests.test_acceptance import NOW, TOKEN, accept, incoming, push
 from notifications.delivery.settling import settle
-from notifications.messages import ChannelKey, PushNotification, PushRequest, QueueKey, ReportError
-from notifications.models import Notification, NotificationRequest, Queue
+from notifications.messages import ChannelKey, QueueKey, ReportError
+from notifications.models import Attempt, Notification, NotificationRequest, Queue
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, Counts, shares
 from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import unpack
-from registrations.models import Route
-from tests.rig.delivering import APP, LEASE, LONG_AGO, DeliveryProcess, make_due, prove
+from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove
 from tests.rig.rows import make_registration, make_route
-from tests.rig.statements import statements
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-TOKEN = "c0ffee00-0000-4000-8000-000000000001"
 APPLE, OTHER_APP, GOOGLE = ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, "")
 State = Notification.State
 A_MOMENT = timedelta(milliseconds=1)
@@ -33,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def admission(monkeypatch):
-    """Return an admission whose queues are counted and read again before each use."""
+    """Make an admission whose queues are counted and read again before each use."""
     own = Admission()
     refresh = own.refresh
 
@@ -44,7 +40,6 @@ def admission(monkeypatch):
 
     monkeypatch.setattr(own, "refresh", count_and_refresh)
     monkeypatch.setattr(acceptance, "own_admission", lambda: own)
-    return own
 
 
 def count(counts=None, *, now=NOW):
@@ -73,16 +68,14 @@ def make_waiting(channel, count, *, is_proven=True):
     return [make_due(route=route, at=at + n * A_MOMENT, **own) for n, route in enumerate(routes)]
 
 
-def ask(*phones, limits=None, now=NOW, type_=1, sender=b"sender"):
+def ask(*phones, limits=None, now=NOW, type_=1):
     """Accept one request for each phone, in one batch."""
     batch = []
     for phone in phones:
-        key = secrets.token_bytes(32)
-        wanted = PushNotification(
-            bytes(phone.public_key_hash), phone.installation_id, TOKEN, type_, b"chat", b"", b"sealed"
-        )
-        batch.append(Incoming(key, key, b"back", sender, PushRequest(key, (wanted,)), now))
-    return acceptance.accept("test-bridge", batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
+        key, to = secrets.token_bytes(32), {"installation_id": phone.installation_id, "type": type_}
+        wanted = push(bytes(phone.public_key_hash), chat_id=b"chat", **to)
+        batch.append(incoming(wanted, amm=key, envelope=key, message_id=key))
+    return accept(batch, now=now, limits=limits)
 
 
 def reported(accepted):
@@ -98,10 +91,9 @@ def verdicts():
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_of_unproven_addresses_refuses_no_proven_address(settings, monkeypatch):
+def test_a_full_queue_of_unproven_addresses_refuses_no_proven_address(settings):
     """Made-up registrations cost nothing. They used to fill the one common limit, and every sender received errors."""
     settings.MAX_OPEN_NOTIFICATIONS = 20
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(GOOGLE)
     make_waiting(GOOGLE, 2, is_proven=False)
     assert reported(ask(make_phone(GOOGLE, is_proven=False))) == [OVERLOADED]
@@ -109,18 +101,16 @@ def test_a_full_queue_of_unproven_addresses_refuses_no_proven_address(settings, 
     assert len(ask(make_phone(OTHER_APP, is_proven=False)).claims) == 1
 
 
-def test_one_app_that_is_full_refuses_no_other_one(settings, monkeypatch):
+def test_one_app_that_is_full_refuses_no_other_one(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 5
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.2)
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 2)
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
     assert len(ask(make_phone(GOOGLE)).claims) == 1
 
 
-def test_all_made_up_apps_share_one_queue(settings, monkeypatch):
+def test_all_made_up_apps_share_one_queue(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 40
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE)
     for topic in ("made.up.1", "made.up.2"):
         make_waiting(ChannelKey(1, topic), 1)
@@ -129,43 +119,26 @@ def test_all_made_up_apps_share_one_queue(settings, monkeypatch):
     assert Queue.objects.filter(app_topic=None).count() == 1
 
 
-def test_notifications_behind_a_halt_count_as_waiting(settings, monkeypatch):
+def test_notifications_behind_a_halt_count_as_waiting(settings):
     """An outage of a gateway for hours used to fill the table without limit."""
-    settings.MAX_OPEN_NOTIFICATIONS = 4
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.5)
+    settings.MAX_OPEN_NOTIFICATIONS = 3
     prove(APPLE)
     make_waiting(APPLE, 2)
     halts.pause(APPLE, by="ann", why="new key", now=timezone.now())
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
 
 
-def test_the_limits_of_all_queues_together_do_not_exceed_the_maximum(settings, monkeypatch):
+def test_the_limits_of_all_queues_together_do_not_exceed_the_maximum(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 1000
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, OTHER_APP, GOOGLE)
     queues.create([QueueKey("gorush", 1, None, is_proven=False), QueueKey("other", 2, "", is_proven=True)])
     assert sum(share.limit for share in shares(queues.load())) <= 1000
     assert sum(share.limit for share in shares(queues.load()) if share.queue.gateway == "gorush") <= 500
 
 
-def test_by_default_100_notifications_a_second_may_wait_until_they_expire(settings):
-    assert settings.MAX_OPEN_NOTIFICATIONS == 100 * settings.NOTIFICATION_TTL_SECONDS
-
-
-def test_a_process_counts_the_notifications_that_come_between_two_counts(monkeypatch, settings):
-    settings.MAX_OPEN_NOTIFICATIONS = 20
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
-    admission = Admission()
-    monkeypatch.setattr(acceptance, "own_admission", lambda: admission)
-    phones = [make_phone(is_proven=False) for _ in range(3)]
-    answers = [reported(ask(phone, limits=ConcurrencyLimits(0))) for phone in phones]
-    assert answers == [[], [], [OVERLOADED]]
-
-
 def test_a_process_counts_its_own_notifications_while_no_leader_counts(monkeypatch, settings):
     """No worker runs, and pushes that come in by XMPP are stored all the same."""
     settings.MAX_OPEN_NOTIFICATIONS = 20
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     admission = Admission()
     prove(GOOGLE)
     monkeypatch.setattr("notifications.queues.admission.READ_EVERY_SECONDS", 0)
@@ -179,20 +152,8 @@ def test_a_process_counts_its_own_notifications_while_no_leader_counts(monkeypat
     assert not admission.is_full("gorush", GOOGLE, is_proven=False)
 
 
-def test_counts_are_not_read_for_each_request():
-    admission = Admission()
-    with statements() as sent:
-        admission.refresh()
-    assert sent
-    with statements() as sent:
-        admission.refresh()
-        assert not admission.is_full("gorush", GOOGLE, is_proven=True)
-    assert not sent
-
-
-def test_the_count_has_the_waiting_notifications_of_each_queue(settings, monkeypatch):
+def test_the_count_has_the_waiting_notifications_of_each_queue(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 100
-    monkeypatch.setattr("notifications.queues.admission.UNPROVEN_SHARE", 0.1)
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 2)
     make_waiting(APPLE, 1, is_proven=False)
@@ -226,21 +187,6 @@ def test_the_leader_counts():
 # One address ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_waiting_notification_of_a_crowded_address_is_coalesced(settings):
-    settings.MAX_OPEN_PER_ROUTE = 3
-    phone = make_phone()
-    for _ in range(5):
-        ask(phone, limits=ConcurrencyLimits(0))
-    rows = list(Notification.objects.order_by("pk"))
-    assert [row.state for row in rows] == [State.COALESCED] * 2 + [State.PENDING] * 3
-    assert (rows[0].report, rows[0].finished_at, rows[0].message, rows[0].next_attempt_at) == (
-        "success",
-        NOW,
-        None,
-        None,
-    )
-
-
 def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_is_answered_with_success(settings):
     settings.MAX_OPEN_PER_ROUTE = 3
     phone = make_phone()
@@ -249,7 +195,8 @@ def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_is_answered_with_
     assert Notification.objects.filter(state=State.PENDING).count() == 3
     assert reported(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
     assert Notification.objects.filter(state=State.PENDING).count() == 3
-    assert Notification.objects.count() == 4
+    [ended] = Notification.objects.exclude(state=State.PENDING)
+    assert (ended.state, ended.report, ended.message, ended.next_attempt_at) == ("coalesced", "success", None, None)
 
 
 def test_a_crowd_at_one_address_leaves_all_others_alone(settings):
@@ -273,18 +220,31 @@ def test_a_notification_that_is_sent_at_once_is_never_coalesced(settings):
     assert len(ask(*[make_phone()] * 10).claims) == 10
 
 
-def test_the_newest_of_a_crowd_is_delivered(settings):
-    settings.MAX_OPEN_PER_ROUTE = 1
+# Wake-ups of one address ----------------------------------------------------------------------------------------------
+
+
+def test_a_wake_up_that_expires_soon_stands_for_nothing_new():
     phone = make_phone()
-    ask(*[phone] * 10, limits=ConcurrencyLimits(0), now=timezone.now())
-    deliverer = DeliveryProcess()
-    deliverer.process_backlog()
-    assert len(deliverer.gateway.pushes) == 1
+    ask(*[phone] * 100)
+    Notification.objects.filter(is_wake_up=True).update(expires_at=NOW + timedelta(hours=11))
+    ask(*[phone] * 5)
+    assert Notification.objects.filter(is_wake_up=True).count() == 2
 
 
-def test_older_notifications_are_searched_for_only_at_crowded_addresses(settings):
-    settings.MAX_OPEN_PER_ROUTE = 3
-    with statements() as quiet:
-        ask(make_phone(), limits=ConcurrencyLimits(0))
-    assert not any("row_number" in sql for sql in quiet)
-    assert Route.objects.count() == 1
+def test_an_unknown_type_is_no_way_around_the_limit():
+    phone = make_phone()
+    accepted = [ask(*[phone] * 50, type_=type_) for type_ in (1, 99, -1)]
+    assert sum(len(each.claims) for each in accepted) == 30
+
+
+def test_a_flood_of_one_phone_leaves_all_others_alone():
+    phone, *others = [make_phone() for _ in range(21)]
+    accepted = ask(*[phone] * 50, *others, *[phone] * 50)
+    assert len(accepted.claims) == 50
+
+
+def test_the_answer_about_a_wake_up_waits_for_no_attempt_of_it():
+    phone = make_phone()
+    accepted = ask(*[phone] * 31)
+    assert [len(request.positions) for request in accepted.waiting] == [1] * 30 + [0]
+    assert Attempt.objects.count() == 30

@@ -1,4 +1,6 @@
-"""Circuit breakers: what trips an app, and what does not."""
+"""Circuit breakers: what trips an app, and what does not; and tokens refused as dead, believed one by one and not in
+large numbers.
+"""
 
 import re
 import secrets
@@ -8,8 +10,9 @@ from datetime import timedelta
 import pytest
 
 from notifications.messages import ChannelKey, Outcome, Result
-from notifications.models import Halt, Notification
+from notifications.models import Attempt, Channel, Halt, Notification
 from notifications.queues import halts
+from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
 from tests.rig.rows import make_registration, make_request, make_route
 
@@ -129,20 +132,7 @@ def test_failures_before_the_breaker_was_closed_do_not_count():
     assert is_tripped()
 
 
-def test_a_trip_keeps_the_queue():
-    refused = [make_due_to_app() for _ in range(10)]
-    answered(REFUSED, *refused)
-    assert {fresh(n).state for n in refused} == {State.RETRYING}
-    assert claimed(make_due_to_app()) == []
-
-
 # Made-up registrations ------------------------------------------------------------------------------------------------
-
-
-def test_made_up_tokens_trip_no_app_that_works():
-    """Made-up tokens cost nothing: five refusals in a row used to stop all pushes."""
-    sends(REFUSED, 40, is_proven=False)
-    assert not is_tripped()
 
 
 def test_failures_that_a_few_senders_asked_for_trip_nothing():
@@ -153,18 +143,88 @@ def test_failures_that_a_few_senders_asked_for_trip_nothing():
     assert is_tripped()
 
 
-def test_failures_at_a_few_addresses_trip_nothing():
-    """Six refusals for three phones used to stop all pushes to Android."""
-    phones = [make_due_to_app() for _ in range(4)]
-    for phone in phones:
-        for _ in range(5):
-            request = make_request(sender_digest=secrets.token_bytes(32))
-            answered(RESULTS["g"], make_due(route=phone.route, request=request))
-    assert not is_tripped()
-    sends(RESULTS["g"], 1)
-    assert is_tripped()
-
-
 def test_nobody_else_can_name_the_channel_of_the_canary(settings):
     assert re.fullmatch(r"canary\.[0-9a-f]{32}", settings.CANARY_DRY_RUN_TOPIC)
     assert settings.CANARY_DRY_RUN_TOPIC.removeprefix("canary.") not in settings.CANARY_DRY_RUN_TOKEN
+
+
+# Tokens refused as dead -----------------------------------------------------------------------------------------------
+
+DEAD = Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)
+
+
+def disabled_count():
+    return Route.objects.filter(state=Route.State.DISABLED).count()
+
+
+def is_distrusted():
+    return Channel.objects.get(**APPLE._asdict()).deaths_distrusted_since is not None
+
+
+def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():
+    sends(DELIVERED, 79)
+    sends(DEAD, 19)
+    assert (is_distrusted(), disabled_count()) == (False, 19)
+    sends(DEAD, 10)
+    assert (is_distrusted(), disabled_count()) == (True, 19)
+    assert RegistrationEvent.objects.filter(kind=RegistrationEvent.Kind.TOKEN_DIED).count() == 19
+    assert not Halt.objects.exists()
+    assert len(claimed(make_due_to_app())) == 1
+
+
+def test_a_batch_in_which_all_die_disables_nothing_at_all():
+    sends(DEAD, 20)
+    assert (is_distrusted(), disabled_count()) == (True, 0)
+
+
+def test_a_usual_share_of_dead_tokens_is_disabled_one_by_one():
+    sends(DELIVERED, 100)
+    sends(DEAD, 25)
+    assert (is_distrusted(), disabled_count()) == (False, 25)
+
+
+def test_verdicts_that_no_set_up_explains_are_always_believed():
+    sends(Result(Outcome.DEAD, "Unregistered"), 30)
+    assert (is_distrusted(), disabled_count()) == (False, 30)
+    sends(DEAD, 20)
+    sends(Result(Outcome.DEAD, "Unregistered"), 1)
+    assert disabled_count() == 31
+
+
+def test_deaths_of_more_than_an_hour_ago_do_not_count():
+    sends(DEAD, 19, now=NOW - timedelta(seconds=3601))
+    sends(DEAD, 19)
+    assert not is_distrusted()
+
+
+def test_an_app_whose_every_token_is_refused_for_hours_and_then_works_loses_nobody():
+    """It takes no operator: refused pushes are sent again, and the ones that arrive show that the set-up is right."""
+    pushes = [make_due_to_app() for _ in range(25)]
+    for minutes in range(0, 180, 20):  # they are sent again after ten minutes at most
+        answered(DEAD, *pushes, now=NOW + timedelta(minutes=minutes))
+        assert (is_distrusted(), disabled_count()) == (True, 0)
+    assert set(Attempt.objects.values_list("outcome", "is_guarded")) == {("dead", True)}
+    assert Attempt.objects.count() == 25 * 9
+    later = NOW + timedelta(minutes=180)
+    answered(DELIVERED, *pushes[:5], now=later)
+    assert is_distrusted()
+    answered(DELIVERED, *pushes[5:], now=later)
+    assert {fresh(n).state for n in pushes} == {State.DELIVERED}
+    assert (is_distrusted(), disabled_count()) == (False, 0)
+    answered(DEAD, make_due_to_app(), now=later)
+    assert disabled_count() == 1
+
+
+def test_a_flood_of_made_up_tokens_does_not_hide_that_real_ones_die():
+    sends(DEAD, 19)
+    sends(DEAD, 60, is_proven=False)
+    sends(DEAD, 1)
+    assert is_distrusted()
+
+
+def test_in_an_app_that_nothing_was_delivered_to_all_tokens_count():
+    """A new server with a wrong set-up keeps its first phones. A made-up app harms nobody by this rule."""
+    sends(DEAD, 25, app_topic="new.app", is_proven=False)
+    assert disabled_count() == 0
+    sends(DEAD, 5)
+    assert (is_distrusted(), disabled_count()) == (False, 5)

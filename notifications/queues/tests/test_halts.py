@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from notifications import retention
 from notifications.gateways.registry import CUT_OFF
-from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result, channel_key
+from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
 from notifications.queues import halts, queues
@@ -31,16 +31,16 @@ from tests.rig.delivering import (
     make_due_to_app,
     prove,
     recorded,
-    send,
     take,
 )
 from tests.rig.rows import make_halt, make_registration, make_route
-from tests.rig.statements import other_session, statements
+from tests.rig.server import wait_until
+from tests.rig.statements import other_session
 
 pytestmark = pytest.mark.django_db
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
 PROBE = timedelta(seconds=5)
-SECOND = timedelta(seconds=1)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 State = Notification.State
 UNAVAILABLE = Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)
 BUSY = Result(Outcome.TRANSIENT, "http_503")
@@ -71,43 +71,22 @@ def halt_gateway():
 # Operators and breakers -----------------------------------------------------------------------------------------------
 
 
-def test_the_app_topic_of_a_firebase_registration_means_nothing():
-    assert channel_key(2, "anything") == GOOGLE
-    assert channel_key(1, APP) == APPLE
-
-
-def test_a_pause_says_who_why_and_since_when():
-    assert halts.pause(APPLE, by="ann", why="new key", now=NOW)
-    row = Halt.objects.get()
-    assert (row.kind, row.by, row.reason, row.since, row.next_probe_at) == ("paused", "ann", "new key", NOW, None)
-
-
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [
-        (lambda: halts.pause(APPLE, by="ann", why="x", now=NOW), lambda: halts.resume(APPLE, by="ann", now=NOW)),
-        (lambda: halts.trip(APPLE, reason="x", now=NOW), lambda: halts.close_breaker(APPLE, now=NOW)),
-        (lambda: halts.start_draining(by="ann", why="x", now=NOW), lambda: halts.stop_draining(by="ann", now=NOW)),
-    ],
-)
-def test_the_second_of_two_equal_halts_or_ends_changes_nothing(begin, end):
-    assert [begin(), begin(), end(), end()] == [True, False, True, False]
-    assert kinds() == []
-
-
 def test_an_ended_halt_keeps_who_began_it_and_who_ended_it():
     halts.pause(APPLE, by="ann", why="new key", now=NOW)
     halts.trip(APPLE, reason="refused", now=NOW)
     halt_gateway()
+    halts.start_draining(by="ann", why="gorush moves", now=NOW)
     later = NOW + timedelta(minutes=3)
     halts.resume(APPLE, by="bob", now=later)
     halts.close_breaker(APPLE, now=later)
     halts.note_reached("gorush", now=later)
+    halts.stop_draining(by="bob", now=later)
     fields = ("kind", "gateway", "token_type", "app_topic", "reason", "by", "ended_by")
     assert set(EndedHalt.objects.values_list(*fields)) == {
         ("paused", "", 1, APP, "new key", "ann", "bob"),
         ("tripped", "", 1, APP, "refused", "", ""),
         ("unreachable", "gorush", None, "", "", "", ""),
+        ("drained", "", None, "", "gorush moves", "ann", "bob"),
     }
     assert set(EndedHalt.objects.values_list("since", "ended_at")) == {(NOW, later)}
 
@@ -119,21 +98,6 @@ def test_ended_halts_are_kept_as_long_as_notifications():
         halts.close_breaker(APPLE, now=at)
     list(retention.purge(now=NOW, keep=timedelta(days=2)))
     assert EndedHalt.objects.get().reason == "1 days ago"
-
-
-def test_neither_breaker_nor_probe_overrules_an_operator():
-    halts.pause(APPLE, by="ann", why="new key", now=NOW)
-    halts.trip(APPLE, reason="refused", now=NOW)
-    halts.close_breaker(APPLE, now=NOW)
-    assert kinds() == ["paused"]
-
-
-def test_resuming_an_app_does_not_close_its_breaker():
-    halts.trip(APPLE, reason="refused", now=NOW)
-    halts.pause(APPLE, by="ann", why="new key", now=NOW)
-    halts.resume(APPLE, by="ann", now=NOW)
-    assert kinds() == ["tripped"]
-    assert claimed(make_due_to_app()) == []
 
 
 def test_a_trip_is_an_error_in_the_log():
@@ -155,16 +119,6 @@ def test_only_the_trips_of_breakers_are_counted(django_capture_on_commit_callbac
     assert (trip(), trip(by="ann")) == (1, 0)
 
 
-def test_nothing_of_a_paused_app_is_tried_and_everything_else_is():
-    halts.pause(APPLE, by="ann", why="", now=NOW)
-    waiting, other_app, google = make_due_to_app(), make_due_to_app("other"), make_due()
-    send(waiting, other_app, google)
-    assert (fresh(other_app).state, fresh(google).state) == (State.DELIVERED, State.DELIVERED)
-    row = fresh(waiting)
-    assert (row.state, row.attempt_count, bytes(row.message)) == (State.PENDING, 0, b"m")
-    assert not Attempt.objects.filter(notification=waiting).exists()
-
-
 def test_firebase_is_one_app_whatever_app_topic_its_routes_carry():
     halts.pause(GOOGLE, by="ann", why="", now=NOW)
     waiting = make_due()
@@ -182,41 +136,6 @@ def test_made_up_apps_wait_behind_no_halt_of_an_app():
 # Rows of waiting notifications ----------------------------------------------------------------------------------------
 
 
-def test_neither_a_halt_nor_its_end_changes_waiting_notifications():
-    waiting = [make_due_to_app(state=state) for state in (State.PENDING, State.RETRYING, State.AMBIGUOUS)]
-    halts.pause(APPLE, by="ann", why="", now=NOW)
-    assert claimed(*waiting) == []  # this sorts them into their queue
-    before = list(Notification.objects.order_by("pk").values())
-    with statements() as sent:
-        halts.trip(APPLE, reason="", now=NOW)
-        halts.close_breaker(APPLE, now=NOW)
-        halts.resume(APPLE, by="ann", now=NOW)
-        halt_gateway()
-        halts.note_reached("gorush", now=NOW)
-        halts.start_draining(by="ann", why="", now=NOW)
-        halts.stop_draining(by="ann", now=NOW)
-    assert sent
-    assert not [sql for sql in sent if "notifications_notification" in sql and "SKIP LOCKED" not in sql]
-    assert list(Notification.objects.order_by("pk").values()) == before
-    assert len(claimed(*waiting)) == 3
-
-
-def test_notifications_behind_a_halt_are_not_read_by_each_batch():
-    halts.pause(APPLE, by="ann", why="", now=NOW)
-    waiting = make_due_to_app(state=State.RETRYING)
-    assert is_work_left()
-    take()
-    assert not is_work_left()
-    halts.resume(APPLE, by="ann", now=NOW)
-    assert is_work_left()
-    assert [held.notification_id for held in take()] == [waiting.pk]
-
-
-def is_work_left():
-    [(is_left,)] = queues.fetch(f"SELECT EXISTS ({queues.IS_DUE})", {"now": NOW, "nothing_before": LONG_AGO})
-    return is_left
-
-
 def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
@@ -225,18 +144,6 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     assert queues.close_expired(limit=10, now=NOW + SECOND) == {"expired": 1}
     row = fresh(waiting)
     assert (row.state, row.finished_at, row.message, row.next_attempt_at) == ("expired", NOW + SECOND, None, None)
-
-
-def test_many_notifications_expire_in_steps():
-    for _ in range(5):
-        make_due_to_app(expires_at=NOW)
-    assert [queues.close_expired(limit=2, now=NOW).total() for _ in range(4)] == [2, 2, 1, 0]
-
-
-def test_a_worker_closes_notifications_that_expire_behind_a_halt():
-    halts.start_draining(by="ann", why="gorush moves", now=NOW)
-    waiting = make_due_to_app(expires_at=timezone.now())
-    DeliveryProcess().process_until(lambda: fresh(waiting).state == State.EXPIRED)
 
 
 # Two halts at once ----------------------------------------------------------------------------------------------------
@@ -255,13 +162,22 @@ END = {
 }
 
 
+@pytest.mark.parametrize("kind", BEGIN)
+def test_every_halt_begins_and_ends_once(kind):
+    for _ in range(2):
+        BEGIN[kind]()
+    assert (kinds(), END[kind](), END[kind](), kinds()) == ([kind], True, False, [])
+
+
 @pytest.mark.parametrize(("first", "second"), [*permutations(BEGIN, 2)])
 def test_ending_one_halt_never_ends_another(first, second):
-    """Paused and unreachable, ended in both orders, and every other pair."""
+    """Paused and unreachable, ended in both orders, and every other pair. What is paused or drained is not probed."""
     waiting = make_proven()
     BEGIN[first]()
     BEGIN[second]()
     assert claimed(waiting) == []
+    if {first, second} & {"paused", "drained"}:
+        assert claimed(waiting, now=NOW + PROBE) == []
     END[first]()
     assert kinds() == [second]
     assert claimed(waiting) == []
@@ -333,12 +249,6 @@ def test_a_process_without_capacity_uses_up_no_probe():
     assert len(take(now=NOW + PROBE)) == 1
 
 
-def test_a_paused_app_is_not_probed_also_while_it_is_tripped():
-    halts.trip(APPLE, reason="", now=NOW)
-    halts.pause(APPLE, by="ann", why="", now=NOW)
-    assert claimed(make_proven(), now=NOW + PROBE) == []
-
-
 def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_both():
     halts.trip(APPLE, reason="", now=NOW)
     halt_gateway()
@@ -348,26 +258,23 @@ def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_bot
     assert kinds() == []
 
 
-def test_a_probe_that_comes_through_closes_the_breaker():
+@pytest.mark.parametrize(
+    ("result", "is_closed"),
+    [
+        *((Result(outcome), True) for outcome in (Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD)),
+        *((Result(outcome), False) for outcome in (Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS)),
+        (Result(Outcome.DELIVERED, "dry_run", is_dry_run=True), False),
+    ],
+    ids=lambda value: str(getattr(value, "outcome", value)),
+)
+def test_a_probe_that_apple_or_google_judged_closes_the_breaker_and_no_other(result, is_closed):
     halts.trip(APPLE, reason="", now=NOW)
     probe, waiting = make_due_to_app(), make_due_to_app()
-    answered(DELIVERED, probe, now=NOW + PROBE)
-    assert kinds() == []
-    assert len(claimed(waiting, now=NOW + PROBE + SECOND)) == 1
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD])
-def test_a_probe_that_apple_or_google_judged_closes_the_breaker(outcome):
-    halts.trip(APPLE, reason="", now=NOW)
-    answered(Result(outcome), make_due_to_app(), now=NOW + PROBE)
-    assert kinds() == []
-
-
-@pytest.mark.parametrize("outcome", [Outcome.CONFIG, Outcome.TRANSIENT, Outcome.AMBIGUOUS])
-def test_a_probe_that_fails_leaves_the_breaker_open(outcome):
-    halts.trip(APPLE, reason="", now=NOW)
-    answered(Result(outcome), make_due_to_app(), now=NOW + PROBE)
-    assert kinds() == ["tripped"]
+    answered(result, probe, now=NOW + PROBE)
+    assert kinds() == ["tripped"] * (not is_closed)
+    assert len(claimed(waiting, now=NOW + PROBE + SECOND)) == is_closed
+    is_success = result == DELIVERED
+    assert (Channel.objects.get(**APPLE._asdict()).last_success_at == LONG_AGO) is not is_success
 
 
 def test_the_success_of_a_push_sent_before_the_trip_does_not_close_the_breaker():
@@ -377,39 +284,12 @@ def test_the_success_of_a_push_sent_before_the_trip_does_not_close_the_breaker()
     assert kinds() == ["tripped"]
 
 
-def test_the_last_success_is_noted_by_the_minute():
-    for at in (NOW, NOW + timedelta(seconds=59)):
-        answered(DELIVERED, make_due_to_app(), now=at)
-    app = Channel.objects.get(**APPLE._asdict())
-    assert app.last_success_at == NOW
-    answered(DELIVERED, make_due_to_app(), now=NOW + timedelta(minutes=1))
-    assert fresh(app).last_success_at == NOW + timedelta(minutes=1)
-
-
-def test_a_dry_run_neither_closes_a_breaker_nor_counts_as_a_success_of_its_app():
-    probe = make_due_to_app()
-    halts.trip(APPLE, reason="test", now=NOW)
-    answered(Result(Outcome.DELIVERED, is_dry_run=True), probe, now=NOW + PROBE)
-    assert fresh(probe).state == State.DELIVERED
-    assert kinds() == ["tripped"]
-    assert Channel.objects.get(**APPLE._asdict()).last_success_at == LONG_AGO
-
-
 # Gateways -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def gateway():
     return RecordingGateway(lambda _: UNAVAILABLE)
-
-
-def halted_gateway(*, next_probe_at=None, name="gorush"):
-    now = timezone.now()
-    return make_halt("unreachable", gateway=name, next_probe_at=next_probe_at or now + timedelta(hours=1))
-
-
-def long_ago():
-    return timezone.now() - SECOND
 
 
 def test_nothing_is_claimed_for_a_gateway_that_nobody_reached_for_five_seconds(gateway):
@@ -428,7 +308,7 @@ def test_nothing_is_claimed_for_a_gateway_that_nobody_reached_for_five_seconds(g
     assert len(gateway.pushes) == 6
 
 
-def test_a_process_that_is_cut_off_halts_nobody_and_leaves_its_pushes_to_others(gateway, transactional_db):
+def test_a_process_that_is_cut_off_halts_nobody_leaves_its_pushes_to_others_and_is_named(gateway, transactional_db):
     now, works = timezone.now(), RecordingGateway()
     rows = [make_due() for _ in range(5)]
     cut_off, other = DeliveryProcess(gateway), DeliveryProcess(works)
@@ -445,6 +325,8 @@ def test_a_process_that_is_cut_off_halts_nobody_and_leaves_its_pushes_to_others(
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
     assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)
+    wait_until(lambda: f"process {os.getpid()} on " in (CUT_OFF.read("gorush") or ""), what="it is named")
+    cache.clear()
 
 
 @pytest.mark.parametrize(
@@ -461,18 +343,6 @@ def test_a_late_answer_to_another_process_is_contact(result, is_halted):
     at = NOW + 6 * SECOND
     recorded([(claim, UNAVAILABLE) for claim in claimed(again, now=at)], now=at, reach=reach)
     assert kinds() == ["unreachable"] * is_halted
-
-
-def test_operators_see_which_process_is_cut_off(gateway, transactional_db):
-    now = timezone.now()
-    cut_off, other = DeliveryProcess(gateway), DeliveryProcess(RecordingGateway())
-    cache.clear()
-    for seconds in (0, 6, 12):
-        make_due()
-        cut_off.process_backlog(now=now + seconds * SECOND)
-        other.process_backlog(now=now + seconds * SECOND)
-    cut_off.process_until(lambda: f"process {os.getpid()} on " in (CUT_OFF.read("gorush") or ""), now=now + 13 * SECOND)
-    cache.clear()
 
 
 def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when_it_comes_through(gateway):
@@ -504,30 +374,8 @@ def test_words_of_a_rule_halt_no_gateway():
     assert kinds() == []
 
 
-def test_a_gateway_that_is_away_is_probed_with_one(gateway):
-    halted_gateway(next_probe_at=long_ago())
-    for _ in range(5):
-        make_due()
-    DeliveryProcess(gateway).process_backlog()
-    assert len(gateway.pushes) == 1
-    assert Halt.objects.get().next_probe_at > timezone.now()
-    Halt.objects.update(next_probe_at=long_ago())
-    DeliveryProcess(gateway).process_backlog()
-    assert len(gateway.pushes) == 2
-
-
-def test_all_waiting_pushes_are_sent_after_a_probe_reaches_the_gateway(gateway):
-    halted_gateway(next_probe_at=long_ago())
-    rows = [make_due() for _ in range(5)]
-    gateway.answer = lambda _: DELIVERED
-    deliverer = DeliveryProcess(gateway)
-    deliverer.process_until(lambda: all(fresh(row).state == State.DELIVERED for row in rows))
-    assert kinds() == []
-    assert len(gateway.pushes) == len(rows)
-
-
 def test_a_gateway_that_answers_with_a_failure_is_there(gateway):
-    halted_gateway(next_probe_at=long_ago())
+    make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() - SECOND)
     make_due()
     gateway.answer = lambda _: BUSY
     DeliveryProcess(gateway).process_backlog()
@@ -539,7 +387,7 @@ def test_a_push_that_was_on_its_way_before_ends_no_halt(gateway):
     gateway.answer = lambda _: DELIVERED
     deliverer = DeliveryProcess(gateway)
     deliverer.process_batch()
-    halted_gateway()
+    make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() + HOUR)
     deliverer.process_backlog()
     assert kinds() == ["unreachable"]
 
@@ -557,40 +405,12 @@ def test_a_gateway_that_took_another_push_of_the_batch_is_not_away():
 
 
 def test_other_gateways_go_on(gateway):
-    halted_gateway(name="other")
+    make_halt("unreachable", gateway="other", next_probe_at=timezone.now() + HOUR)
     waiting = make_due(route=make_registration(route=make_route(gateway="other")).route)
     other = make_due()
     gateway.answer = lambda _: DELIVERED
     DeliveryProcess(gateway).process_backlog()
     assert (fresh(waiting).state, fresh(other).state) == (State.PENDING, State.DELIVERED)
-
-
-def test_a_long_retry_becomes_due_when_its_address_is_proven(gateway):
-    now = timezone.now()
-    later = now + timedelta(hours=1)
-    route = make_registration().route
-    tried = make_due(route=route, state=State.RETRYING, attempt_count=20, next_attempt_at=later)
-    planned = make_due(route=route, state=State.RETRYING, next_attempt_at=later)
-    others = make_due(state=State.RETRYING, attempt_count=20, next_attempt_at=later)
-    make_due(route=route)
-    gateway.answer = lambda _: DELIVERED
-    DeliveryProcess(gateway).process_backlog()
-    assert fresh(tried).next_attempt_at < later
-    DeliveryProcess(gateway).process_backlog()
-    assert (fresh(tried).state, fresh(planned).next_attempt_at) == (State.DELIVERED, later)
-    assert fresh(others).next_attempt_at == later
-
-
-def test_each_attempt_has_its_own_row_also_one_that_fails_as_the_one_before(gateway):
-    row = make_due()
-    for answer in (BUSY, BUSY, BUSY, Result(Outcome.TRANSIENT, "http_429"), BUSY):
-        gateway.answer = lambda _, answer=answer: answer
-        Notification.objects.update(next_attempt_at=timezone.now())
-        DeliveryProcess(gateway).process_backlog()
-    attempts = Attempt.objects.order_by("number").values_list("number", "code")
-    assert list(attempts) == [(1, "http_503"), (2, "http_503"), (3, "http_503"), (4, "http_429"), (5, "http_503")]
-    assert fresh(row).attempt_count == 5
-    assert len({push.attempt_number for push in gateway.pushes}) == 5
 
 
 def test_halts_cover_the_same_queues_in_python_and_in_sql():

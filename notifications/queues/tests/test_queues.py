@@ -10,7 +10,7 @@ from django.utils import timezone
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
-from notifications.models import Halt, Notification, Queue
+from notifications.models import Halt, Notification
 from notifications.queues import breakers, halts, queues, standstill
 from notifications.queues import claim as claiming
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
@@ -31,7 +31,15 @@ from tests.rig.delivering import (
     prove,
     take,
 )
-from tests.rig.rows import make_answered_request, make_attempt, make_halt, make_registration, make_route
+from tests.rig.rows import (
+    make_answered_request,
+    make_attempt,
+    make_halt,
+    make_notification,
+    make_registration,
+    make_request,
+    make_route,
+)
 from tests.rig.statements import other_session
 
 APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
@@ -119,12 +127,6 @@ def test_made_up_apps_make_no_queues():
     assert set(queues.load().rows) == {SHARED}
 
 
-def test_a_queue_that_two_processes_create_exists_once():
-    for _ in range(2):
-        queues.create([SHARED, PROVEN])
-    assert Queue.objects.count() == 2
-
-
 # What a claim reads ---------------------------------------------------------------------------------------------------
 
 
@@ -174,15 +176,6 @@ def test_the_search_for_work_reads_nothing_behind_a_halt(sql):
     assert (
         rows_read(f"SELECT EXISTS ({sql})", {"now": NOW, "nothing_before": LONG_AGO})["notifications_notification"] <= 1
     )
-
-
-def test_expired_rows_are_closed_by_their_index():
-    fill(0, 1000)
-    Notification.objects.filter(pk__in=Notification.objects.values("pk")[:5]).update(expires_at=LONG_AGO)
-    values = {"now": NOW, "nothing_before": LONG_AGO, "today": NOW.date(), "limit": 3}
-    read = rows_read(queues._CLOSE_EXPIRED, values)
-    assert "notification_expiring" in read["indexes"]
-    assert read["notifications_notification"] <= 20  # three of them are found, locked and written
 
 
 def test_a_failure_among_answers_reads_no_notification_of_an_answer():
@@ -333,3 +326,43 @@ def test_a_notification_that_cannot_be_claimed_is_postponed_in_every_queue(kind)
     deliverer.process_until(lambda: all(fresh(row).state == State.DELIVERED for row in others))
     assert fresh(broken).next_attempt_at > timezone.now() + 30 * SECOND
     assert all(fresh(row).attempt_count == 1 for row in others)
+
+
+# Rows that the database refuses: halving finds them, and they stop no other row ---------------------------------------
+
+# PostgreSQL raises this itself when a value is too large for an index (SQLSTATE 54000).
+REFUSE = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'index row size exceeds maximum' USING ERRCODE = '54000';
+    END $$;
+    CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION refuse()
+"""
+
+
+def refuse(table, event, condition):
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSE.format(table=table, event=event, condition=condition))
+
+
+def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():
+    now = timezone.now()
+    rows = [make_notification(state=State.IN_FLIGHT, lease_until=LONG_AGO, next_attempt_at=None) for _ in range(20)]
+    for row in rows:
+        make_attempt(row)
+    bad = rows[0]
+    refuse("notifications_attempt", "UPDATE", f"NEW.notification_id = {bad.pk}")
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
+    assert fresh(bad).lease_until > now
+
+
+def test_a_request_that_cannot_be_answered_stops_no_other_answer():
+    requests = [make_request(at=LONG_AGO) for _ in range(20)]
+    for request in requests:
+        make_notification(request=request, state=State.DELIVERED, next_attempt_at=None)
+    bad = requests[3]
+    refuse("notifications_notification", "UPDATE", f"NEW.request_id = {bad.pk}")
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: not type(bad).objects.filter(state="waiting").exists())
+    reported = Notification.objects.filter(report="success").values_list("request", flat=True)
+    assert set(reported) == {request.pk for request in requests if request != bad}
