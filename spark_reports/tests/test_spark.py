@@ -4,11 +4,13 @@ import subprocess
 import sys
 import zipfile
 from datetime import date
+from queue import SimpleQueue
 
 import psutil
 import pytest
 
 from spark_reports.lake import Kind, Lake
+from spark_reports.running import spark
 from spark_reports.running.classes import archive_of, replacing
 from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, _reason, environment, package
 
@@ -48,6 +50,11 @@ def test_the_deepest_cause_is_named_and_a_killed_java_is_reported_instead():
     assert _reason([]) == "its log is empty"
     assert _killed_by(137).startswith("Java was ended by SIGKILL, usually because memory ran out")
     assert [_killed_by(code) for code in (143, 1)] == ["Java was ended by SIGTERM.", ""]
+
+
+def test_a_spark_that_says_nothing_is_still_followed(monkeypatch):
+    monkeypatch.setattr(spark, "BEAT_SECONDS", 0.01)
+    assert spark._next(SimpleQueue()) == ""
 
 
 WORKER = """
