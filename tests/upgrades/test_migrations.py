@@ -28,27 +28,14 @@ OURS = (
 )
 # Tables that stay small on every installation: configuration, or one row for each day, channel, node or operator.
 SMALL = frozenset(
-    {
-        "buckets_sharedbucket",
-        "notifications_channel",
-        "notifications_gatewayerrorrule",
-        "notifications_halt",
-        "notifications_queue",
-        "notifications_unknowngatewayerror",
-        "pushserver_apitoken",
-        "pushserver_attemptminute",
-        "pushserver_trafficminute",
-        "spark_reports_publishedday",
-        "spark_reports_reportrun",
-        "spark_reports_requestedrun",
-        "waku_bridge_canaryenvelope",
-        "waku_bridge_canaryrun",
-        "waku_bridge_storewatermark",
-        "waku_bridge_storewindow",
-        "xmpp_bridge_app",
-        "xmpp_bridge_canaryrun",
-        "xmpp_bridge_canarystanza",
-    }
+    (
+        *("buckets_sharedbucket", "notifications_channel", "notifications_gatewayerrorrule", "notifications_halt"),
+        *("notifications_queue", "notifications_unknowngatewayerror", "pushserver_apitoken"),
+        *("pushserver_attemptminute", "pushserver_trafficminute", "spark_reports_publishedday"),
+        *("spark_reports_reportrun", "spark_reports_requestedrun", "waku_bridge_canaryenvelope"),
+        *("waku_bridge_canaryrun", "waku_bridge_storewatermark", "waku_bridge_storewindow", "xmpp_bridge_app"),
+        *("xmpp_bridge_canaryrun", "xmpp_bridge_canarystanza"),
+    )
 )
 # The last migration of each app in release 0.2.0. Earlier databases cannot be upgraded.
 FIRST_RELEASE = dict.fromkeys(OURS, "0001_initial")
