@@ -222,7 +222,7 @@ NOBODY = "http://127.0.0.1:9"  # where nothing listens
         (ANDROID, {"authority": "/dev/null"}, Outcome.CONFIG, "tls"),
         (ANDROID, {"ANDROID_KEY_PATH": "revoked.json"}, Outcome.CONFIG, "service_account"),
         (IOS, {"CORE_HTTP_PROXY": NOBODY}, Outcome.TRANSIENT, "provider_unreachable"),
-        (ANDROID, {"CORE_HTTP_PROXY": NOBODY}, Outcome.TRANSIENT, "provider_unreachable"),
+        (ANDROID, {"CORE_HTTP_PROXY": NOBODY}, Outcome.TRANSIENT, "cannot_fetch_token"),
     ],
     ids=["iOS-authority", "Android-authority", "Android-revoked", "iOS-offline", "Android-offline"],
 )
