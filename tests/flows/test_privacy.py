@@ -70,9 +70,10 @@ KEPT = """
     UNION ALL SELECT decode(raw::json->>'payload', 'base64') FROM waku_bridge_deadletter
     UNION ALL SELECT digest FROM pushserver_apitoken
 """
-# Prefixes of device tokens by which the development gorush chooses the outcome of pushes.
-APPLE = ("dead-", "lost-", "naming-")
-GOOGLE = ("flaky1-", "naming-")
+# Prefixes of device tokens by which the development gorush chooses the outcome of pushes. Unknown errors come first, as
+# failures of the others may halt the queue.
+APPLE = ("naming-", "dead-", "lost-")
+GOOGLE = ("naming-", "flaky1-")
 BEGINNING = 6  # characters
 UNKNOWN_ERRORS = "SELECT count(*) FROM notifications_unknowngatewayerror"
 DEAD_LETTERS = "SELECT count(*) FROM waku_bridge_deadletter"
