@@ -17,7 +17,7 @@ SYSTEM_DATABASE = $(if $(filter system,$(DATABASE)),postgresql)
 # Of the test suite: three keep two cores busy, as tests wait for servers and browsers. A part of it needs one only.
 PROCESSES ?= $(if $(ARGS),0,3)
 IMAGES ?= server reports
-# Python compiles 340 test modules in each process of the suite unless it may keep what it compiled.
+# Python compiles 300 test modules in each process of the suite unless it may keep what it compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: doctor check-deploy image-test restore-drill openapi reference screenshots help demo-reports install install-reports dev run restart up test test-nightly test-distribution check bench lock format clean peers interop status-interop xmpp-interop chaos storm siege failover-test simulate upgrade-test fuzz mutants audit coverage

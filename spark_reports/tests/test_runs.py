@@ -31,7 +31,8 @@ class Watching(Progress):
         self.scratch, self.shuffled, self.modes, self.arguments = scratch, set[Path](), set[int](), set[str]()
 
     def report(self, line: str) -> None:  # noqa: ARG002 - the signature of progress
-        self.shuffled |= set(self.scratch.glob("blockmgr-*/*/*"))
+        with suppress(FileNotFoundError):  # Spark removes folders meanwhile
+            self.shuffled.update(self.scratch.glob("blockmgr-*/*/*"))
         self.modes.add(self.scratch.stat().st_mode & 0o777)
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # raised for a zombie, too
