@@ -97,8 +97,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The delay with which requests left, and the time that the node took. A delay near the latencies makes them
-    worthless.
+    """The delay with which requests left, and the time that the node took.
+
+    Where the delay is near the latencies, they say nothing about the server.
     """
 
     lag_ms: Distribution | None
