@@ -20,6 +20,7 @@ from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason, sqlstate
 from kit.health import own_faults
+from kit.health.change_filter import ChangeFilter
 from kit.health.complaints import Complaint
 from kit.health.status_cache import StatusCache
 from kit.processes.leader import Term, wait
@@ -203,8 +204,8 @@ class LiveReader:
         It goes on without the leader lock, because a database failure takes the lock, too. It gives up only when the
         bridge stops.
         """
-        backoff = Backoff()
-        while (taken := await self._store(page, received_at, is_first=not backoff.failures)) is None:
+        backoff, reasons = Backoff(), ChangeFilter()
+        while (taken := await self._store(page, received_at, reasons)) is None:
             await wait(term.stopped, backoff.next())
             if term.stopped.is_set():
                 READ_ERRORS.labels(self.reader.name, "not_stored").inc()
@@ -212,13 +213,13 @@ class LiveReader:
                 return 0
         return len(taken.new)
 
-    async def _store(self, page: list[Any], received_at: datetime, *, is_first: bool) -> Taken | None:
+    async def _store(self, page: list[Any], received_at: datetime, reasons: ChangeFilter) -> Taken | None:
         try:
             taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
             own_faults.note_refusal(sqlstate(error))
-            if is_first:
-                log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=reason(error))
+            if reasons.has_changed(why := reason(error)):
+                log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=why)
             return None
         self._observe_skew(taken.selection, received_at)
         if len(page) >= self._longest_page:
