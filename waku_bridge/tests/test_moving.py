@@ -22,6 +22,7 @@ from django.core.management import CommandError, call_command
 from registrations.lookup import find
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, TopicKey
+from registrations.registering.quotas import CHANGES
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import server_identity
@@ -134,6 +135,14 @@ def test_an_import_is_not_limited_by_registrations_per_minute(tmp_path: Path, se
     rows = [(number.to_bytes(64), INSTALLATION, 7, registration()) for number in range(700)]
     imported(write(tmp_path / "app.db", *rows))
     assert Registration.objects.filter(state=Registration.State.ACTIVE).count() == 700
+
+
+def test_an_import_spends_none_of_the_changes_that_a_client_may_send(tmp_path: Path) -> None:
+    (allowed, _), *_ = CHANGES
+    for version in range(1, allowed + 2):
+        path = write(tmp_path / f"{version}.db", (BOB, INSTALLATION, version, registration(version=version)))
+        assert "not imported" not in imported(path)
+    assert Registration.objects.get().version == allowed + 1
 
 
 def test_an_encrypted_database_is_read_with_its_password(tmp_path: Path) -> None:
