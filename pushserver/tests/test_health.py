@@ -234,7 +234,7 @@ def own_valkey(tmp_path_factory):
     spec.prepare()
     with subprocess.Popen(spec.command, stdout=subprocess.DEVNULL) as process:
         client = redis.Redis.from_url(valkey.url)
-        assert becomes_true(lambda: answers(client), seconds=10)
+        assert becomes_true(lambda: answers(client))
         yield client
         process.terminate()
 
@@ -340,14 +340,14 @@ def test_processes_of_batches_are_judged_by_their_statements(client, postgres, m
     monkeypatch.setattr(server, "HANGS_SECONDS", 2.5)
     assert of_batches(client) == (State.RED, "no worker processes batches")
     with celery_worker(postgres, "--queues=batches", "--pool=prefork") as worker:
-        assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"), seconds=30)
+        assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"))
         [child] = psutil.Process(worker.pid).children()
         child.suspend()
         try:
-            assert becomes_true(lambda: of_batches(client)[0] == State.RED, seconds=30)
+            assert becomes_true(lambda: of_batches(client)[0] == State.RED)
         finally:
             child.resume()
-        assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"), seconds=30)
+        assert becomes_true(lambda: of_batches(client) == (State.GREEN, "1 process at work"))
 
 
 @pytest.mark.usefixtures("all_well")
@@ -376,7 +376,7 @@ def of_batches(client: Client) -> tuple[str, str]:
 def test_a_worker_reports_which_queues_it_serves(pool, queues, postgres):
     cache.clear()
     with celery_worker(postgres, f"--pool={pool}", f"--queues={','.join(queues)}"):
-        assert becomes_true(lambda: served_queues() == queues, seconds=30)
+        assert becomes_true(lambda: served_queues() == queues)
     cache.clear()
 
 
@@ -384,7 +384,7 @@ def served_queues() -> set[str]:
     return {queue for queue in (*NEEDED_QUEUES, "reports") if cache.get(HEARTBEAT_KEY.format(queue=queue))}
 
 
-def becomes_true(condition: Callable[[], bool], *, seconds: float) -> bool:
+def becomes_true(condition: Callable[[], bool], *, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)

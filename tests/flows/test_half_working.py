@@ -162,7 +162,7 @@ def open_world(handler: type[Gorush], *, is_delivered: bool = True) -> Iterator[
         with override_settings(GORUSH_URLS=[url]):
             world = World(url, gorush)
             yield world
-        submit(world.client.aclose()).result(2)
+        submit(world.client.aclose()).result(20)
 
 
 @pytest.mark.parametrize(("platform", "word"), WORDS)

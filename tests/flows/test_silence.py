@@ -101,9 +101,10 @@ def gateway_of(process: Process) -> Gate:
 @pytest.mark.parametrize("were_quick", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_push_without_an_attempt_is_answered_when_one_with_an_attempt_would_be(
-    kind: Kind, were_quick: bool, process: Process
+    kind: Kind, were_quick: bool, process: Process, settings: LazySettings
 ) -> None:
     """Also where earlier attempts were quick, and the queue hangs now."""
+    settings.REPLY_DEADLINE_SECONDS = 60
     if were_quick:
         gateway_of(process).is_open.set()
         say(wanted(anybody(), OUTSIDER), process=process)
@@ -129,7 +130,7 @@ def test_a_push_beyond_the_limit_of_its_address_is_answered_as_one_within(
     earlier: int, process: Process, settings: LazySettings
 ) -> None:
     """The first is stored as a wake-up, and the next one is merged into it."""
-    settings.ROUTE_LIMITS = limits(2)
+    settings.REPLY_DEADLINE_SECONDS, settings.ROUTE_LIMITS = 60, limits(2)
     gateway_of(process).is_open.set()
     say(*(wanted(anybody()) for _ in range(1 + earlier)), process=process)
     process.process_backlog()

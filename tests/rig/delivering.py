@@ -38,7 +38,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 APP = "im.status"
 # Shared by tests that need no wakeup of their own.
 WAKEUP = Wakeup()
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 class RecordingGateway:
@@ -115,7 +115,7 @@ class DeliveryProcess:
         self.worker._poll_at = self.worker._oldest_at = self.worker._beginning_at = 0.0
         return self.worker.process_batch(now=now or timezone.now())
 
-    def process_until(self, is_over: Callable[[], object], *, seconds: float = 20, now=None) -> None:
+    def process_until(self, is_over: Callable[[], object], *, seconds: float = TIMEOUT_SECONDS, now=None) -> None:
         """Process batches, each when the wakeup is set, until ``is_over`` returns true."""
         deadline = monotonic() + seconds
         while not is_over():

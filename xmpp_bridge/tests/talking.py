@@ -183,7 +183,7 @@ _NUMBERS = itertools.count()
 # Double of an XMPP server, in the process of the test -----------------------------------------------------------------
 
 SECRET = "s3cret"
-TIMEOUT_SECONDS = 20
+TIMEOUT_SECONDS = 60
 
 
 class XmppServer:

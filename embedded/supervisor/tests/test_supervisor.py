@@ -63,7 +63,7 @@ def supervised(scenario):
 
 
 async def appears(stream, pattern):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not re.search(pattern, stream.getvalue()):
         assert time.monotonic() < deadline, stream.getvalue()
         await asyncio.sleep(0.02)
@@ -349,7 +349,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed(target, has_guard, tmp_pat
         each.kill()
     parent.wait()
     try:
-        wait_until(lambda: not any(map(is_alive, family if has_guard else [leader])), what="all are gone", seconds=15)
+        wait_until(lambda: not any(map(is_alive, family if has_guard else [leader])), what="all are gone")
     finally:
         for each in family:
             with suppress(psutil.NoSuchProcess):

@@ -517,7 +517,7 @@ def running():
         assert not thread.is_alive()
 
 
-def eventually(is_so, seconds=20):
+def eventually(is_so, seconds=60):
     deadline, pause = monotonic() + seconds, threading.Event()
     while not is_so():
         assert monotonic() < deadline, "the condition does not become true"
@@ -780,6 +780,7 @@ def test_an_empty_batch_between_two_failures_ends_no_failure(running):
     with capture_logs() as logs:
         with read_only():
             running(OldRows())
+            eventually(told)
             sleep(4)
             assert told() == [("batch_postponed", REASONS["25006"])]
         eventually(lambda: told() == [("batch_postponed", REASONS["25006"]), ("batches_go_on", None)])

@@ -36,7 +36,7 @@ def test_a_taken_port_is_opened_when_the_process_that_uses_it_ends_and_one_that_
         port.serve()
         time.sleep(3 * port.RETRY_SECONDS)
         taken.close()
-        assert _answers_within(5, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
+        assert _answers_within(60, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
     reported = {"event": "metrics_port_not_opened", "log_level": "error", "port": settings.METRICS_PORT}
     assert logs == [{**reported, "error": "Address already in use"}] * is_reported
 

@@ -316,7 +316,7 @@ def test_a_process_that_is_cut_off_halts_nobody_leaves_its_pushes_to_others_and_
         session.autocommit = True
         session.execute("LISTEN batches_peers")
         cut_off.process_backlog(now=now)
-        assert list(session.notifies(timeout=0.1))
+        assert list(session.notifies(timeout=60, stop_after=1))
     other.process_backlog(now=now)
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
     late = make_due()

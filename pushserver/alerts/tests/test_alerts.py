@@ -430,10 +430,10 @@ def test_a_fault_from_before_postgresql_failed_is_alerted_all_the_same_unless_so
 @pytest.mark.django_db(transaction=True)
 def test_a_target_that_answers_late_keeps_its_result_and_holds_up_no_other(hook, settings, monkeypatch):
     """PostgreSQL ends a transaction that waits, as for a mail server that takes half a minute for each line."""
-    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=2, idle_seconds=0.1))
+    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=2, idle_seconds=1.0))
     make_incident()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.3)
+        monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 1.5)
         settings.ALERTS_TO = [f"http://127.0.0.1:{silent.getsockname()[1]}/", hook.url]
         look(Watch(), 31)
     assert "batches" in {body["indicator"] for body in hook.bodies}

@@ -96,7 +96,7 @@ def test_a_call_without_an_answer_raises_and_the_next_call_repeats_the_message(n
     with pytest.raises(NoAnswer):
         _run(node, lambda session: session.register(client, timeout_seconds=0.05))
     node.server = ModelServer(SERVER)
-    _run(node, lambda session: session.register(client, timeout_seconds=5))
+    _run(node, lambda session: session.register(client, timeout_seconds=30))
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
 
 
@@ -131,9 +131,9 @@ def test_a_message_that_the_node_refused_is_an_error_and_is_published_when_it_is
 
     async def ask(session: Session) -> None:
         with pytest.raises(NodeError):
-            await session.register(client, timeout_seconds=5)
+            await session.register(client, timeout_seconds=30)
         is_over = lambda: client.standing(SERVER.pub33).standing is not Standing.PENDING  # noqa: E731
-        await session.drive(client, is_over, timeout_seconds=5)
+        await session.drive(client, is_over, timeout_seconds=30)
 
     _run(node, ask)
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
@@ -167,9 +167,9 @@ def test_an_earlier_advertisement_is_found_in_the_store(node: Node) -> None:
     client, sender = _client(), _sender()
 
     async def ask(session: Session) -> None:
-        await session.register(client, timeout_seconds=5)
+        await session.register(client, timeout_seconds=30)
         sender.follow(CLIENT.pub33)
-        await session.drive(sender, lambda: bool(sender.destinations(CLIENT.pub33)), timeout_seconds=5)
+        await session.drive(sender, lambda: bool(sender.destinations(CLIENT.pub33)), timeout_seconds=30)
 
     _run(node, ask)
     (found,) = sender.destinations(CLIENT.pub33)
@@ -239,7 +239,7 @@ def _sender() -> SendingClient:
 
 def _register(node: Node, events: list | None = None) -> Standing:
     client = _client()
-    _run(node, lambda session: session.register(client, timeout_seconds=0.5), events)
+    _run(node, lambda session: session.register(client, timeout_seconds=30), events)
     return client.standing(SERVER.pub33).standing
 
 

@@ -93,7 +93,7 @@ class World:
             lambda: {bytes(row[0]): row[1] for row in InboundEnvelope.objects.values_list("hash", "path")}
         )
 
-    async def holds(self, *hashes, seconds=10):
+    async def holds(self, *hashes, seconds=60):
         """Wait until the inbox has these messages."""
         await until(lambda: self._holds(set(hashes)), f"{len(hashes)} messages in the inbox", seconds)
 
@@ -101,7 +101,7 @@ class World:
         return hashes <= set(await self.paths())
 
 
-async def until(is_so, what, seconds=30):
+async def until(is_so, what, seconds=60):
     try:
         async with asyncio.timeout(seconds):
             while not await is_so():  # noqa: ASYNC110 - the database has no events

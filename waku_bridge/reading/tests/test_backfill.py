@@ -29,7 +29,7 @@ async def filling(world):
     running = asyncio.create_task(filler.run(world.term))
     yield filler
     world.stopped.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
 
 

@@ -64,7 +64,7 @@ async def bridge(world):
 
 async def hold_each_once(world, ours):
     """Wait until the inbox has exactly these messages, each once."""
-    await world.holds(*ours, seconds=30)
+    await world.holds(*ours)
     assert await asyncio.to_thread(InboundEnvelope.objects.count) == len(ours)
 
 
@@ -167,11 +167,11 @@ async def test_a_standby_takes_over_and_finds_the_page_of_the_dead_bridge_in_the
             ours = world.publish(*messages(5))
             await until(lambda: asyncio.sleep(0.05, not len(world.devnode.ring)), "the page was drained")
             first.send_signal(signal)
-            await asyncio.to_thread(first.wait, 15)
+            await asyncio.to_thread(first.wait, 60)
             await locked.rollback()
             await locked.close()
             ours += world.publish(*messages(5))
-            await world.holds(*ours, seconds=30)
+            await world.holds(*ours)
 
 
 async def test_a_bridge_that_is_stopped_is_no_node_that_does_not_answer(world, tmp_path, settings):

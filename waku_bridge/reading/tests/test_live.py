@@ -186,7 +186,7 @@ async def test_a_bridge_stops_although_the_database_does_not_take_its_page(world
     with capture_logs() as logs:
         world.stopped.set()
         world.term.ended.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await reading
     assert logs[-1]["event"] == "page_left_to_the_store"
 
