@@ -39,7 +39,7 @@ def canary(fleet: Fleet) -> Run:
     def run(**environment: str) -> tuple[int, str]:
         spec = manage("canary", "canary", stop_order=StopOrder.FRONT)
         wide = {**spec.environment, "COLUMNS": "120", **environment}
-        return fleet.run_to_end(replace(spec, environment=wide), seconds=90)
+        return fleet.run_to_end(replace(spec, environment=wide))
 
     return run
 
@@ -185,7 +185,7 @@ def behind_xmpp(new_fleet: NewFleet) -> Iterator[Fleet]:
 def test_every_link_of_xmpp_is_timed_and_no_row_stays(behind_xmpp: Fleet) -> None:
     fleet = behind_xmpp
     for _ in range(2):  # the second run meets the rows of the first one
-        code, printed = fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT), seconds=90)
+        code, printed = fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
         assert code == 0, printed
         assert len(re.findall(r"│\s+\d+ │", printed)) == 4
         assert "so its credentials, Apple and Google were not tested" in " ".join(printed.split())

@@ -167,15 +167,20 @@ def requests_of(collecting: Collector) -> list[list[Span]]:
     return [spans for spans in collecting.traces().values() if "send" in [span.name for span in spans]]
 
 
+def is_whole(collecting: Collector) -> bool:
+    """Return whether a request's spans and the steps that they link to have arrived. Each process sends its own."""
+    spans = [span for spans in requests_of(collecting) for span in spans]
+    arrived = {span.span_id for span in collecting.spans}
+    return len(spans) >= len(WAY) and {link.span_id for span in spans for link in span.links} <= arrived
+
+
 def test_one_trace_leads_from_the_page_of_a_node_to_the_confirmed_reply(
     own_network: Network, collecting: Collector
 ) -> None:
     sender = new_sender()
     phone = own_network.phone(iphone())
     own_network.notify(sender, own_network.query(sender, phone))
-    wait_until(
-        lambda: "Confirming" in [s.name for spans in requests_of(collecting) for s in spans], what="the last span"
-    )
+    wait_until(lambda: is_whole(collecting), what="all spans")
     (trace,) = requests_of(collecting)
     first, *others = trace
     assert [span.name for span in trace] == WAY
@@ -240,8 +245,8 @@ def test_metrics_show_traces_as_examples(web: str, collecting: Collector) -> Non
         "pushserver_gateway_seconds",
         "pushserver_request_answer_seconds",
     }
-    known = {trace_id.hex() for trace_id in collecting.traces()}
-    assert {line.split('# {trace_id="')[1][:32] for line in shown} <= known
+    traces = {bytes.fromhex(line.split('# {trace_id="')[1][:32]) for line in shown}
+    wait_until(lambda: traces <= collecting.traces().keys(), what="the spans of each example")
 
 
 def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> str:
