@@ -27,7 +27,7 @@ from tests.rig.postgres import run_program
 from tests.rig.server import Fleet, NewFleet, wait_for_http, wait_until
 
 REGISTRATIONS = int(os.environ.get("REGISTRATIONS") or 1000)
-TIMEOUT_SECONDS = 60 + REGISTRATIONS / 1000
+TIMEOUT_SECONDS = 180 + REGISTRATIONS / 1000
 COUNT = "SELECT count(*) FROM registrations_registration"
 ROWS = [f"--registrations={REGISTRATIONS}", f"--attempts={REGISTRATIONS}"]
 

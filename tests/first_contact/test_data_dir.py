@@ -26,7 +26,7 @@ def refusal_of(command: str, data_dir: Path, *before: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
     environment = clean | {"DATA_DIR": str(data_dir), "PORT": str(free_port())}
     start = [*before, sys.executable, str(PROJECT / "manage.py"), command]
-    ended = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=180)
     assert ended.returncode == 1
     assert before or not ended.stdout
     [line] = ended.stderr.splitlines()

@@ -101,7 +101,7 @@ def key_once_ready(up: Up) -> str:
 
 def press_ctrl_c(up: Up) -> None:
     os.killpg(up.process.pid, signal.SIGINT)
-    up.process.wait(timeout=60)
+    up.process.wait(timeout=START_SECONDS)
     assert "Stopped." in up.output()
     assert "Traceback" not in up.output()
 

@@ -144,7 +144,7 @@ class Stage:
         script = f'set -aeuo pipefail; . "{self.root}/block"; exec "{sys.executable}" -IS "{STAND_IN}" environment'
         bash = ["/bin/bash", "--noprofile", "--norc", "-c", script]
         ended = subprocess.run(
-            bash, env=before, cwd=self.checkout, input="", capture_output=True, text=True, check=False, timeout=60
+            bash, env=before, cwd=self.checkout, input="", capture_output=True, text=True, check=False, timeout=180
         )
         *calls, last = [{}, *map(json.loads, record.read_text(encoding="utf-8").splitlines())]
         if ended.returncode or "environment" not in last:

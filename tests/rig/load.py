@@ -26,7 +26,7 @@ RECIPIENTS = 8
 SENDERS = 4
 LOAD_SECONDS = 120.0
 # Seconds after which a user's server sends a request without an answer again.
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
 ANSWERED_SECONDS = 240.0
 OPEN = """
     SELECT (SELECT count(*) FROM waku_bridge_inboundenvelope WHERE state IN ('received', 'postponed'))

@@ -32,7 +32,7 @@ from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 
 # Long enough for a busy machine: nothing here measures time.
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 120.0
 TIMEOUTS = Timeouts(answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 POLL_SECONDS = 0.05
 APP_TOPIC = "im.status.ethereum"

@@ -37,7 +37,7 @@ APP_TOPIC = "im.status.ethereum"
 KEY_ID, TEAM_ID = "KEY1234567", "TEAM123456"
 # Longer than the seven seconds in which the Firebase SDK repeats a push.
 TIMEOUT_SECONDS = 20.0
-SETTLING_SECONDS = 3.0
+SETTLING_SECONDS = 20.0
 GORUSH = Path(os.environ.get("PEERS", ".peers")).resolve() / "gorush"
 # The settings of a gorush that docs/gorush.md recommends.
 RECOMMENDED = {

@@ -30,7 +30,8 @@ from waku_bridge.codec.keys import Identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 RING_CAPACITY = 10_000
-START_SECONDS = 60.0
+# Long enough for a machine that is slow and busy with other work: nothing here measures time.
+START_SECONDS, STOP_SECONDS = 180.0, 60.0
 SERVER = Identity(PrivateKey(b"\x02" * 32))  # SERVER_PRIVATE_KEY of the test session
 # Variables without which `manage.py up` starts servers of its own.
 CONFIGURED = {"DATABASE_URL", "REDIS_URL", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "SERVER_PRIVATE_KEY"}
@@ -80,7 +81,7 @@ class Fleet:
             self.running[name].terminate()
         for name in names:
             try:
-                self.running[name].wait(timeout=20)
+                self.running[name].wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 kill_group(self.running[name].pid, SIGKILL)
             self._forget(name)
@@ -195,7 +196,7 @@ def log_in(browser: httpx.Client, name: str, password: str) -> dict[str, str]:
 def manage_py(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a management command to its end, with this environment and ``environment``."""
     command, given = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments], os.environ | environment
-    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=START_SECONDS)
 
 
 class Up:
@@ -228,7 +229,7 @@ class Up:
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8")
 
-    def shows(self, pattern: str, seconds: float = 90) -> re.Match[str]:
+    def shows(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.output())):
             assert self.process.poll() is None, self.output()
@@ -238,13 +239,15 @@ class Up:
 
     def manage(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [*self.manage_py, *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_SECONDS
+        )
 
-    def ends(self, number: int, seconds: float = 60) -> int:
+    def ends(self, number: int, seconds: float = START_SECONDS) -> int:
         family = self.process.children(recursive=True)
         self.process.send_signal(number)
         code = int(self.process.wait(timeout=seconds))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + STOP_SECONDS
         while alive := [process for process in family if is_alive(process)]:
             assert time.monotonic() < deadline, (alive, self.output())
             time.sleep(0.1)
