@@ -42,9 +42,6 @@ class Switches:
         for name, value in values.items():
             setattr(self, name, value)
 
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
     def clear(self) -> None:
         self.update(asdict(type(self)()))
 
@@ -60,7 +57,7 @@ def add_faults(app: web.Application, faults: Switches) -> None:
             raise web.HTTPBadRequest(text=str(exc)) from exc
         if request.method == "DELETE":
             faults.clear()
-        return json_reply(faults.as_dict())
+        return json_reply(asdict(faults))
 
     for method in ("GET", "POST", "DELETE"):
         app.router.add_route(method, "/dev/faults", show_or_change)

@@ -48,7 +48,6 @@ class Faults(Switches):
 
     down: int = False  # a connection is cut, but none to /dev/
     status: int = 0  # every push is answered with this status and an empty body, and not sent
-    refuses_keys: int = False  # Apple and Google refuse a push for the credentials that gorush has
     delay_ms: int = 0  # every push waits this long. It goes on when its caller closes the connection
 
 
@@ -78,10 +77,8 @@ class Gateway:
         return outcome.error
 
     def _outcome(self, notification: Notification, platform: Platform) -> Outcome:
-        """Decide by the faults, and then by the token, after the checks that Apple and Google make before."""
+        """Decide by the token, after the checks that Apple and Google make before."""
         token, collapse_id = notification.token, notification.collapse_id
-        if self.faults.strikes("refuses_keys"):
-            return refuse(Refusal.CONFIG, platform, token)
         if platform is Platform.IOS and (reason := _refusal_of_apple(notification)):
             return Outcome(reason)
         if notification.is_too_large:
@@ -210,10 +207,3 @@ async def list_pushes(request: web.Request) -> web.Response:
     found = request.app[GATEWAY].record.execute(sql, (since, query.get("token", ""), int(query.get("limit", PAGE))))
     pushes = [{"id": number, **orjson.loads(body)} for number, body in found]
     return json_reply({"pushes": pushes, "last_id": pushes[-1]["id"] if pushes else since})
-
-
-@routes.delete("/dev/pushes")
-async def forget_pushes(request: web.Request) -> web.Response:
-    """Forget all pushes. Ids go on, so that a reader's `since` stays valid."""
-    request.app[GATEWAY].record.execute("DELETE FROM received")
-    return web.Response(status=204)

@@ -6,7 +6,7 @@ did not take in the store of the other nodes, as on the real network.
 
 import asyncio
 import time
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from aiohttp import web
 
 from embedded.dev_server import Switches
 from embedded.node.store import Archive
-from embedded.node.wire import relay_fields
+from embedded.node.wire import message_fields
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import WakuMessage
 
@@ -26,8 +26,7 @@ RELAY_CACHE_CAPACITY = 50
 MAX_MESSAGE_BYTES = 1024 * 1024  # Status' fleet; nwaku's own default is 150 KiB
 ADMISSION_NS = 20 * 10**9
 SEEN_FOR_NS = 120 * 10**9
-RETENTION_NS = 172_800 * 10**9
-RETENTION_CHECK_SECONDS = 1800
+RETENTION_NS = 172_800 * 10**9  # nwaku's default
 MAX_WAITING = 10_000
 BATCH = 200
 PEER_TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -52,7 +51,6 @@ class Settings:
 class Faults(Switches):
     """Faults that real nodes show once a month. A number replaces a value of the node or delays something."""
 
-    go_waku: int = False  # a relay page is written as go-waku would write it
     starting: int = False  # all but health, info and version is 404, as while nwaku mounts its protocols
     reply_delay_ms: int = 0  # every answer, after its work was done
     clock_skew_ms: int = 0  # its clock is ahead of ours, or behind when negative: admission, Date and filled-in times
@@ -60,7 +58,6 @@ class Faults(Switches):
     read_fails: int = False  # relay GET answers 500 and drains nothing
     cut_after_drain: int = False  # relay GET: the messages are gone, the connection breaks instead of an answer
     subscribe_fails: int = False  # 500, and then only OK and empty pages until the topic is unsubscribed
-    publish_fails: int = False  # relay POST answers 500: the message is not sent
     cut_after_publish: int = False  # relay POST: the message is sent, and the connection breaks
     no_peers: int = False  # relay POST answers OK, and the message stays in this node. Health reports it all the while
     gossip_lost: int = False  # a message does not reach the peers, now or later. At both nodes it is a partition
@@ -88,14 +85,11 @@ class Ring:
     def __init__(self, capacity: int, topics: Iterable[str] = ()) -> None:
         self.capacity = capacity
         self.topics = set(topics)
-        self._messages: dict[WakuMessage, str] = {}
+        self._messages: dict[WakuMessage, str] = {}  # with their topics, in the order of their arrival
+        self._by_age: list[WakuMessage] = []
 
     def __len__(self) -> int:
         return len(self._messages)
-
-    def unsubscribe(self, topic: str) -> None:
-        self.drain(topic)
-        self.topics.discard(topic)
 
     def add(self, topic: str, message: WakuMessage) -> None:
         """Admit a message, and drop others for it.
@@ -106,8 +100,9 @@ class Ring:
         if topic not in self.topics or message in self._messages:
             return
         while len(self._messages) >= self.capacity and self._messages:
-            del self._messages[min(self._messages, key=lambda kept: kept.timestamp_ns)]
+            del self._messages[self._by_age.pop(0)]
         self._messages[message] = topic
+        insort(self._by_age, message, key=lambda kept: kept.timestamp_ns)
 
     def drain(self, topic: str) -> list[WakuMessage] | None:
         """Remove and return everything on this topic; None when the topic is not subscribed."""
@@ -116,6 +111,7 @@ class Ring:
         drained = [message for message, arrived_on in self._messages.items() if arrived_on == topic]
         for message in drained:
             del self._messages[message]
+        self._by_age = [message for message in self._by_age if message in self._messages]
         return drained
 
 
@@ -126,7 +122,7 @@ class Node:
         self.settings = settings
         self.faults = Faults()
         self.archive = Archive(settings.data)
-        self.peers = [PeerLink(url) for url in settings.peers]
+        self.peers: dict[str, asyncio.Queue[object]] = {url: asyncio.Queue(MAX_WAITING) for url in settings.peers}
         self.published = 0
         self.enr_seq = 0
         self._clock_ns = clock_ns
@@ -156,7 +152,8 @@ class Node:
 
     def unsubscribe(self, pubsub_topic: str) -> None:
         self._deaf.discard(pubsub_topic)
-        self.ring.unsubscribe(pubsub_topic)
+        self.ring.drain(pubsub_topic)
+        self.ring.topics.discard(pubsub_topic)
 
     def publish(self, pubsub_topic: str, message: WakuMessage) -> None:
         """Keep a message, and give it to the peers unless they have seen it.
@@ -203,47 +200,33 @@ class Node:
             self.store(pubsub_topic, message)
 
     def store(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """Archive a message, and forget those beyond the retention, whose cursors become invalid."""
         if not self._is_closed:
             self.archive.insert(message_hash(pubsub_topic, message), pubsub_topic, message)
+            self.archive.forget_before(self.clock_ns() - RETENTION_NS)
 
     def _gossip(self, pubsub_topic: str, message: WakuMessage) -> None:
         if self.peers and not (self.faults.strikes("no_peers") or self.faults.strikes("gossip_lost")):
-            for peer in self.peers:
-                peer.send(pubsub_topic, message)
+            for waiting in self.peers.values():
+                with suppress(asyncio.QueueFull):
+                    waiting.put_nowait({"pubsubTopic": pubsub_topic, "message": message_fields(message)})
 
-    async def forget_old_messages(self) -> None:
-        """Delete messages older than two days, nwaku's default retention, without end. Their cursors become invalid."""
-        while True:
-            self.archive.forget_before(self.clock_ns() - RETENTION_NS)
-            await asyncio.sleep(RETENTION_CHECK_SECONDS)
+    async def push_to(self, peer: str) -> None:
+        """Push waiting messages to a peer, batch by batch, without end. A batch that it does not take is dropped.
+
+        The link is one-way. The peer names this node as its own peer for the way back.
+        """
+        waiting = self.peers[peer]
+        async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
+            while True:
+                batch = [await waiting.get()]
+                batch += [waiting.get_nowait() for _ in range(min(waiting.qsize(), BATCH))]
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    (await session.post(f"{peer.rstrip('/')}/dev/gossip", data=orjson.dumps(batch))).release()
 
     def close(self) -> None:
         self._is_closed = True
         self.archive.close()
-
-
-class PeerLink:
-    """One-way link to another development node. That node names this one as its peer for the way back."""
-
-    def __init__(self, url: str) -> None:
-        self._url = f"{url.rstrip('/')}/dev/gossip"
-        self._waiting: deque[dict[str, object]] = deque(maxlen=MAX_WAITING)
-        self._has_work = asyncio.Event()
-
-    def send(self, pubsub_topic: str, message: WakuMessage) -> None:
-        self._waiting.append({"pubsubTopic": pubsub_topic, "message": relay_fields(message)})
-        self._has_work.set()
-
-    async def run(self) -> None:
-        """Push waiting messages to the peer, batch by batch, without end. A batch that it does not take is dropped."""
-        async with aiohttp.ClientSession(timeout=PEER_TIMEOUT) as session:
-            while True:
-                await self._has_work.wait()
-                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
-                if not self._waiting:
-                    self._has_work.clear()
-                with suppress(aiohttp.ClientError, TimeoutError):
-                    (await session.post(self._url, data=orjson.dumps(batch))).release()
 
 
 NODE: web.AppKey[Node] = web.AppKey("node", Node)

@@ -15,8 +15,8 @@ from aiohttp.typedefs import Handler
 
 from embedded.dev_server import add_faults, cut, json_reply
 from embedded.node.node import NODE, Node, Settings
-from embedded.node.store import InvalidQueryError, Page, QueryRefusedError, read_query
-from embedded.node.wire import InvalidMessageError, is_static_shard, read_message, relay_fields, store_fields, write_enr
+from embedded.node.store import QueryRefusedError
+from embedded.node.wire import InvalidRequestError, is_static_shard, message_fields, read_message, read_query, write_enr
 from waku_bridge.codec.waku_message import serialize
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -29,7 +29,7 @@ STORE_FAULTS = {
     "store_too_many_requests": (500, "Error occurred in queryFut.read() [TOO_MANY_REQUESTS]"),
 }
 REFUSED = "error in handleSelfStoreRequest: BAD_RESPONSE: archive error"
-ALWAYS_THERE = frozenset({"/health", "/info", "/version", "/debug/v1/info", "/debug/v1/version"})
+ALWAYS_THERE = frozenset({"/health", "/debug/v1/info", "/debug/v1/version"})
 routes = web.RouteTableDef()
 
 
@@ -38,42 +38,43 @@ def create_app(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns
     app[NODE] = node = Node(settings, clock_ns=clock_ns)
     add_faults(app, node.faults)
     app.add_routes(routes)
-    app.router.add_route("*", "/{path:.*}", refuse_unknown)
     app.cleanup_ctx.append(background_work)
     return app
 
 
 async def background_work(app: web.Application) -> AsyncIterator[None]:
-    """Run a node's background work until the application ends."""
+    """Let the node gossip until the application ends."""
     node = app[NODE]
-    working = asyncio.gather(node.forget_old_messages(), *(link.run() for link in node.peers))
+    gossiping = asyncio.gather(*map(node.push_to, node.peers))
     yield
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
+    gossiping.cancel()
+    await asyncio.gather(gossiping, return_exceptions=True)
     node.close()
 
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a refusal of a handler with 400 and its text, and strike with the faults of the whole node."""
+    """Answer a refusal of a handler with its text, and strike with the faults of the whole node.
+
+    A path or method that the node lacks, HEAD among them, is answered with 404 and an empty body.
+    """
     node, is_dev = request.app[NODE], request.path.startswith("/dev/")
     text = "The endpoint is not available while the node is initializing"
     response: web.StreamResponse = web.Response(status=404, text=text)
     try:
         if is_dev or request.path in ALWAYS_THERE or not node.faults.strikes("starting"):
             response = await handler(request)
-    except InvalidMessageError as exc:
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
+        response = web.Response(status=404)
+    except InvalidRequestError as exc:
         response = web.Response(status=400, text=str(exc))
+    except QueryRefusedError as exc:
+        response = web.Response(status=500, text=f"{REFUSED}: {exc}")
     if node.faults.reply_delay_ms and not is_dev:
         await asyncio.sleep(node.faults.reply_delay_ms / 1000)
     response.headers["Date"] = formatdate(node.clock_ns() / 10**9, usegmt=True)
     response.force_close()
     return response
-
-
-async def refuse_unknown(_request: web.Request) -> web.Response:
-    """Answer with 404 and an empty body to any path or method that the node lacks, HEAD among them."""
-    return web.Response(status=404)
 
 
 # Relay with static sharding -------------------------------------------------------------------------------------------
@@ -95,20 +96,20 @@ async def unsubscribe(request: web.Request) -> web.Response:
 async def _read_topics(request: web.Request) -> list[str]:
     topics = await _read_json(request)
     if not isinstance(topics, list) or not all(isinstance(topic, str) and is_static_shard(topic) for topic in topics):
-        raise InvalidMessageError("Invalid content body, could not decode: not a list of static shards")
+        raise InvalidRequestError("Invalid content body, could not decode: not a list of static shards")
     return topics
 
 
 async def _read_json(request: web.Request) -> object:
-    """Parse the body. Raises InvalidMessageError, for no body without a text."""
+    """Parse the body. Raises InvalidRequestError, for no body without a text."""
     if not (body := await request.read()):
-        raise InvalidMessageError
+        raise InvalidRequestError
     if request.content_type not in ACCEPTED_TYPES:
-        raise InvalidMessageError("Wrong Content-Type, expected application/json or text/plain")
+        raise InvalidRequestError("Wrong Content-Type, expected application/json or text/plain")
     try:
         return orjson.loads(body)
     except ValueError as exc:
-        raise InvalidMessageError("Invalid content body, could not decode") from exc
+        raise InvalidRequestError("Invalid content body, could not decode") from exc
 
 
 @routes.get("/relay/v1/messages/{pubsubTopic}", allow_head=False)
@@ -120,13 +121,8 @@ async def drain(request: web.Request) -> web.Response:
     messages = node.ring.drain(request.match_info["pubsubTopic"])
     if messages is None:
         return web.Response(status=404)
-    page = [relay_fields(message) for message in messages]
-    if node.faults.strikes("cut_after_drain"):
-        return cut(request)
-    if node.faults.strikes("go_waku"):  # v0.10.0 leaves out fields that are unset, and an empty page
-        kept = [{name: value for name, value in fields.items() if value} for fields in page]
-        return json_reply([{"ephemeral": None, **fields} for fields in kept] or None)
-    return json_reply(page)
+    page = [message_fields(message) | {"proof": ""} for message in messages]
+    return cut(request) if node.faults.strikes("cut_after_drain") else json_reply(page)
 
 
 @routes.post("/relay/v1/messages/{pubsubTopic}")
@@ -134,12 +130,10 @@ async def publish(request: web.Request) -> web.Response:
     """Answer OK even when no peer took the message. The body is read only for a shard that the node has joined."""
     node, topic = request.app[NODE], request.match_info["pubsubTopic"]
     if topic not in node.ring.topics:
-        raise InvalidMessageError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
+        raise InvalidRequestError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
     message = read_message(await _read_json(request), now_ns=node.clock_ns())
     if len(serialize(message)) > (limit := node.settings.max_message_bytes):
-        raise InvalidMessageError(f"Failed to publish: Message size exceeded maximum of {limit} bytes")
-    if node.faults.strikes("publish_fails"):
-        return web.Response(status=500, text="Failed to publish: timedout")
+        raise InvalidRequestError(f"Failed to publish: Message size exceeded maximum of {limit} bytes")
     node.publish(topic, message)
     return cut(request) if node.faults.strikes("cut_after_publish") else web.Response(text="OK")
 
@@ -150,39 +144,21 @@ async def publish(request: web.Request) -> web.Response:
 @routes.get("/store/v3/messages", allow_head=False)
 async def messages(request: web.Request) -> web.Response:
     """Answer a query from this node's own archive, or refuse a faulty one."""
-    node = request.app[NODE]
-    try:
-        query = read_query(request.query)
-        for fault, (status, text) in STORE_FAULTS.items():
-            if node.faults.strikes(fault):
-                return web.Response(status=status, text=text)
-        if query.cursor and node.faults.strikes("store_cursor_not_found"):
-            raise QueryRefusedError("DRIVER_ERROR: cursor not found")  # noqa: TRY301 - as the archive does
-        if query.cursor and node.faults.strikes("store_cursor_stuck"):
-            query = replace(query, cursor=None)
-        page = node.archive.find(query)
-        if query.cursor and not page.cursor and node.faults.strikes("store_cursor_circles"):
-            page = replace(page, cursor=node.archive.find(replace(query, cursor=None)).cursor)
-    except InvalidQueryError as exc:
-        return web.Response(status=400, text=str(exc))
-    except QueryRefusedError as exc:
-        return web.Response(status=500, text=f"{REFUSED}: {exc}")
-    if query.cursor and node.faults.strikes("store_page_empty"):
-        page = Page((), None)
-    if page.messages and node.faults.strikes("store_duplicates"):
-        page = replace(page, messages=(*page.messages, page.messages[-1])[-query.page_size :])
-    return json_reply(page_fields(page, include_data=query.include_data))
-
-
-def page_fields(page: Page, *, include_data: bool) -> dict[str, object]:
-    """Return a page as nwaku writes it."""
-    found = [
-        {"messageHash": f"0x{digest.hex()}"}
-        | ({"message": store_fields(message), "pubsubTopic": pubsub_topic} if include_data else {})
-        for digest, pubsub_topic, message in page.messages
-    ]
-    cursor = {"paginationCursor": f"0x{page.cursor.hex()}"} if page.cursor is not None else {}
-    return {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": found, **cursor}
+    faults, query = request.app[NODE].faults, read_query(request.query)
+    find, is_later = request.app[NODE].archive.find, query.cursor is not None
+    for fault, (status, text) in STORE_FAULTS.items():
+        if faults.strikes(fault):
+            return web.Response(status=status, text=text)
+    if is_later and faults.strikes("store_cursor_not_found"):
+        raise QueryRefusedError("DRIVER_ERROR: cursor not found")
+    page = find(replace(query, cursor=None) if is_later and faults.strikes("store_cursor_stuck") else query)
+    if is_later and "paginationCursor" not in page and faults.strikes("store_cursor_circles"):
+        page = find(replace(query, cursor=None)) | page
+    if is_later and faults.strikes("store_page_empty"):
+        page = {name: value for name, value in page.items() if name != "paginationCursor"} | {"messages": []}
+    if page["messages"] and faults.strikes("store_duplicates"):
+        page["messages"] = [*page["messages"], page["messages"][-1]][-query.page_size :]
+    return json_reply(page)
 
 
 # About itself ---------------------------------------------------------------------------------------------------------
@@ -197,15 +173,13 @@ async def health(request: web.Request) -> web.Response:
     node = request.app[NODE]
     if node.faults.starting:
         return json_reply({"nodeHealth": "INITIALIZING", "protocolsHealth": []})
-    relay: dict[str, str] = {"Relay": "READY"}
+    relay, connection = {"Relay": "READY"}, "PartiallyConnected"
     if node.faults.no_peers:
-        relay = {"Relay": "NOT_READY", "desc": "No connected peers"}
+        relay, connection = {"Relay": "NOT_READY", "desc": "No connected peers"}, "Disconnected"
     protocols = [relay, {"Store": "NOT_MOUNTED" if node.faults.store_no_peer else "READY"}]
-    connection = "Disconnected" if node.faults.no_peers else "PartiallyConnected"
     return json_reply({"nodeHealth": "READY", "connectionStatus": connection, "protocolsHealth": protocols})
 
 
-@routes.get("/info", allow_head=False)
 @routes.get("/debug/v1/info", allow_head=False)
 async def info(request: web.Request) -> web.Response:
     node, host = request.app[NODE], request.url.host
@@ -213,7 +187,6 @@ async def info(request: web.Request) -> web.Response:
     return json_reply({"listenAddresses": [f"/ip4/{host}/tcp/60000/p2p/devnode"], "enrUri": record})
 
 
-@routes.get("/version", allow_head=False)
 @routes.get("/debug/v1/version", allow_head=False)
 async def version(_request: web.Request) -> web.Response:
     return web.Response(text=VERSION)
@@ -226,9 +199,6 @@ async def version(_request: web.Request) -> web.Response:
 async def gossip(request: web.Request) -> web.Response:
     """Receive messages from a peer."""
     node = request.app[NODE]
-    try:
-        for item in orjson.loads(await request.read()):
-            node.receive(item["pubsubTopic"], read_message(item["message"], now_ns=node.clock_ns()))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise web.HTTPBadRequest(text="not a list of messages of a development node") from exc
+    for item in orjson.loads(await request.read()):
+        node.receive(item["pubsubTopic"], read_message(item["message"], now_ns=node.clock_ns()))
     return web.Response(status=204)

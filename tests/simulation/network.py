@@ -10,9 +10,7 @@ from random import Random
 from typing import Any
 
 from embedded.node.node import Node, Settings
-from embedded.node.server import page_fields
-from embedded.node.store import read_query
-from embedded.node.wire import relay_fields
+from embedded.node.wire import message_fields, read_query
 from notifications.messages import Outcome, Push, Result
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.delivering import RecordingGateway
@@ -50,7 +48,7 @@ class SimulatedNode:
 
     def has(self, known_as: bytes) -> bool:
         query = read_query({"hashes": f"0x{known_as.hex()}", "pageSize": "1"})
-        return bool(self._node.archive.find(query).messages)
+        return bool(self._node.archive.find(query)["messages"])
 
     @property
     def skew_seconds(self) -> float | None:
@@ -66,7 +64,7 @@ class SimulatedNode:
         if messages is None:
             raise NotSubscribed(self.name)
         await self._return()
-        return [relay_fields(message) for message in messages]
+        return [message_fields(message) for message in messages]
 
     async def publish(self, _pubsub_topic: str, message: WakuMessage) -> None:
         await self._travel()
@@ -81,10 +79,9 @@ class SimulatedNode:
 
     async def store_page(self, **params: Any) -> StorePage:
         await self._travel()
-        query = read_query({name: str(value) for name, value in params.items()})
-        page = self._node.archive.find(query)
+        page = self._node.archive.find(read_query({name: str(value) for name, value in params.items()}))
         await self._return()
-        return read_store_page(page_fields(page, include_data=query.include_data))
+        return read_store_page(page)
 
     async def _travel(self) -> None:
         """Let a request reach the node, unless the node is away."""

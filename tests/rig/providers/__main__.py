@@ -9,7 +9,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
@@ -81,7 +81,7 @@ async def answer_itself(request: Request, ledger: Ledger, faults: ProviderFaults
         case "POST" | "DELETE", "/dev/faults":
             faults.update(orjson.loads(request.body)) if request.method == "POST" else faults.clear()
             cut()
-            return json_reply(faults.as_dict())
+            return json_reply(asdict(faults))
         case "GET", "/healthz":
             return Reply()
     return Reply(HTTPStatus.NOT_FOUND)

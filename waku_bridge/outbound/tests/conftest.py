@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from embedded.node.node import NODE, Node, Settings
 from embedded.node.server import create_app
+from embedded.node.wire import StoreQuery
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
@@ -45,7 +46,8 @@ class DevNode:
 
     def stats(self) -> dict[str, Any]:
         async def look() -> dict[str, Any]:
-            return {"published": self.node.published, "archived": self.node.archive.count()}
+            archived = self.node.archive.find(StoreQuery())["messages"]
+            return {"published": self.node.published, "archived": len(archived)}
 
         return submit(look()).result()
 

@@ -139,7 +139,7 @@ async def test_searches_for_a_node_that_breaks_every_answer_are_few_and_search_n
 
 @pytest.mark.parametrize("failures", [0, 1])
 async def test_a_node_that_forgot_the_shard_is_subscribed_again_and_the_stores_are_searched(world, failures):
-    world.devnode.ring.unsubscribe(PUBSUB_TOPIC)
+    world.devnode.unsubscribe(PUBSUB_TOPIC)
     world.break_node(subscribe_fails=failures)
     reader = world.live()
     *_, pause = await world.read(reader, times=failures + 1)
