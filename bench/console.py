@@ -32,8 +32,8 @@ from django.utils import timezone
 
 from bench.running.servers import Around, cpu_seconds
 from bench.running.tables import show
-from embedded import seeding
-from embedded.seeding import chat_keys
+from embedded.management.commands import seed_bench
+from embedded.management.commands.seed_bench import chat_keys
 from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.api import tokens
@@ -133,8 +133,8 @@ def _fill(registrations: int, attempts: int) -> float | None:
     """Fill the database and return the seconds that this took, or None when it was full already."""
     started, is_full = time.monotonic(), Registration.objects.exists()
     if not is_full:
-        seeding.fill(registrations, attempts, print)
-    seeding.settle()
+        seed_bench.fill(registrations, attempts, print)
+    seed_bench.settle()
     return None if is_full else round(time.monotonic() - started)
 
 

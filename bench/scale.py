@@ -43,12 +43,12 @@ def _measure(size: int) -> float:
     """Return the CPU milliseconds of one request, as the sum of the minima of its parts."""
     with servers.around_django() as around:
         from bench import path  # noqa: PLC0415 - it imports models, once Django is set up
-        from embedded import seeding  # noqa: PLC0415 - as above
+        from embedded.management.commands import seed_bench  # noqa: PLC0415 - as above
 
-        seeding.fill(size, size, lambda _: None)
+        seed_bench.fill(size, size, lambda _: None)
         with connection.cursor() as cursor:
             cursor.execute(END_WHAT_IS_OPEN)
-        seeding.settle()
+        seed_bench.settle()
         return sum(path.minimum_of(ROUNDS, around.postgres).values())
 
 

@@ -11,13 +11,13 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from itertools import cycle
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import orjson
@@ -43,13 +43,12 @@ REGISTER_AT_ONCE = 16
 REGISTER_TIMEOUT_SECONDS = 30.0
 # Fewer senders than the ten topics that one store query may name.
 SENDERS = 8
-# The time to build requests is estimated from a sample. The margin is for a machine that is busy with other work.
-SAMPLE, MARGIN, MARGIN_SECONDS = 20, 2.0, 1.0
+# The time to build a request, for which a quiet machine needs a quarter, and the time before the first is due.
+BUILDING_NS, MARGIN_NS = 10**6, 10**9
 READ_SECONDS, POLL_SECONDS = 0.05, 0.5
 # Replies are archived nearly in the order of their dates. A reply that is later than this is read at the end.
 OVERLAP_NS = 500_000_000
 NO_CIPHERTEXT = "0x"
-PUSHES_PAGE = 10_000
 
 Item = TypeVar("Item")
 # An identifier, and when it arrived (Unix nanoseconds).
@@ -86,28 +85,12 @@ def arrivals(due_ns: Mapping[str, int], arrived: Sequence[Arrival]) -> Arrivals:
 class Sent:
     """The result of sending. ``lags_ms`` are the delays of starts, and ``publish_ms`` the times that the peer took.
 
-    ``refused`` counts the requests that the node refused, by its error code, and ``not_sent`` has their numbers.
+    ``refused`` has the items that the node refused, each with its error code.
     """
 
     lags_ms: list[float] = field(default_factory=list)
     publish_ms: list[float] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    not_sent: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Generator:
-    """The delay with which requests left, and the time that the node took.
-
-    Where the delay is near the latencies, they say nothing about the server.
-    """
-
-    lag_ms: Distribution | None
-    publish_ms: Distribution | None
-
-    @classmethod
-    def of(cls, sent: Sent) -> "Generator":
-        return cls(distribution(sent.lags_ms), distribution(sent.publish_ms))
+    refused: list[tuple[Any, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +99,8 @@ class Result:
 
     ``merged`` counts the requests that were answered with success, and whose phone got a later wake-up instead of a
     push of their own, because they were beyond a limit. ``refused`` counts requests by the reason with which the node
-    or a report refused them. They are not lost.
+    or a report refused them. They are not lost. ``generator`` has the delay with which requests left (`lag_ms`) and the
+    time that the node took (`publish_ms`). Where the delay is near the latencies, they say nothing about the server.
     """
 
     requests: int
@@ -124,13 +108,12 @@ class Result:
     replies: Arrivals
     merged: int
     refused: dict[str, int]
-    generator: Generator
+    generator: dict[str, Distribution | None]
 
     @property
     def is_clean(self) -> bool:
         """Return whether nothing was lost or doubled. A push that a limit merged or refused is accounted for."""
-        both = [self.replies, *([self.pushes] if self.pushes else [])]
-        return sum(each.lost + each.doubled for each in both) == 0
+        return all(each.lost == each.doubled == 0 for each in (self.replies, self.pushes) if each)
 
 
 # Sending and recording ------------------------------------------------------------------------------------------------
@@ -139,24 +122,23 @@ class Result:
 async def send_on_time(items: Sequence[Item], due_ns: Sequence[int], send: Callable[[Item], Awaitable[None]]) -> Sent:
     """Send each item when it is due. The loop is open: nothing waits for an answer, nor for the node."""
     sent = Sent()
+
+    async def send_one(item: Item, at_ns: int) -> None:
+        started_ns = time.time_ns()
+        sent.lags_ms.append((started_ns - at_ns) / 1e6)
+        try:
+            await send(item)
+        except NodeError as error:
+            sent.refused.append((item, error.code))
+        else:
+            sent.publish_ms.append((time.time_ns() - started_ns) / 1e6)
+
     async with asyncio.TaskGroup() as in_flight:
-        for number, (item, at_ns) in enumerate(zip(items, due_ns, strict=True)):
+        for item, at_ns in zip(items, due_ns, strict=True):
             # Also for a late one: tasks in flight must still get to run.
             await asyncio.sleep(max(0, at_ns - time.time_ns()) / 1e9)
-            in_flight.create_task(_send(number, item, at_ns, send, sent))
+            in_flight.create_task(send_one(item, at_ns))
     return sent
-
-
-async def _send(number: int, item: Item, at_ns: int, send: Callable[[Item], Awaitable[None]], sent: Sent) -> None:
-    started_ns = time.time_ns()
-    sent.lags_ms.append((started_ns - at_ns) / 1e6)
-    try:
-        await send(item)
-    except NodeError as error:
-        sent.refused[error.code] += 1
-        sent.not_sent.append(number)
-    else:
-        sent.publish_ms.append((time.time_ns() - started_ns) / 1e6)
 
 
 class PushRecord:
@@ -179,9 +161,8 @@ class PushRecord:
         The ciphertext identifies a push, at Waku in hex. A wake-up without one has the key hash of its recipient.
         """
         while True:
-            query = f"since={self._last_id}&limit={PUSHES_PAGE}"
             try:
-                answer = await self._client.request("GET", f"{self._url}/dev/pushes?{query}")
+                answer = await self._client.request("GET", f"{self._url}/dev/pushes?since={self._last_id}")
             except httpx.TransportError:
                 return None
             if answer.status_code != HTTPStatus.OK:
@@ -217,37 +198,33 @@ async def judge_when_recorded(
 # Through Waku ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRequests:
-    """The load requests. Request ``n`` is about message ``message_ids[n]``, due and dated at ``due_ns[n]`` (Unix time),
-    to the user with the key hash ``recipients[n]``.
+class LoadRequest(NamedTuple):
+    """A request about the message ``identifier`` (hex), due and dated at ``due_ns`` (Unix time).
 
-    They are sealed before the first is sent, so that sending is cheap. The message id is also the payload for the
-    phone, so that a push can be traced.
+    ``recipient`` is the key hash of the notified user (hex). The request is sealed before the first one is sent, so
+    that sending is cheap. The message id is also the payload for the phone, so that a push can be traced.
     """
 
-    message_ids: list[bytes]
-    due_ns: list[int]
-    messages: list[WakuMessage]
-    senders: tuple[Identity, ...]
-    recipients: list[bytes]
+    identifier: str
+    due_ns: int
+    recipient: str
+    sender: Identity
+    message: WakuMessage
 
 
 @dataclass(frozen=True, slots=True)
 class WakuLoad:
-    """A load on the server with the public key ``server``, through a node. ``say`` is called at each step."""
+    """A load on the server with the public key ``server``, through a node."""
 
     node: WakuNode
     server: bytes
     pubsub_topic: str
-    say: Callable[[str], object] = lambda _: None
 
     async def register(self, count: int) -> list[RegisteringClient]:
         """Register new phones, each of a user of its own.
 
         Raises what `Session.register` raises, as soon as one fails.
         """
-        self.say(f"Registering {count} devices.")
         phones = []
         for _ in range(count):
             state = new_state(self.server, random_bytes=os.urandom)
@@ -257,70 +234,57 @@ class WakuLoad:
         return phones
 
     async def unregister(self, phones: Sequence[RegisteringClient]) -> None:
-        self.say("Unregistering them.")
         for phone in phones:
             phone.unregister()
         await self._register_all(phones)
 
-    def build(self, phones: Sequence[RegisteringClient], *, rate: float, seconds: float) -> LoadRequests:
+    def build(self, phones: Sequence[RegisteringClient], *, rate: float, seconds: float) -> list[LoadRequest]:
         """Build ``rate`` requests per second, evenly spread, due from when all are built. Each notifies one phone."""
+        senders = [new_identity(os.urandom) for _ in range(SENDERS)]
         count = max(1, round(rate * seconds))
-        self.say(f"Building {count} requests.")
-        senders = tuple(new_identity(os.urandom) for _ in range(SENDERS))
-        destinations = [self._destination(phone) for phone in phones]
-        begin_ns = time.time_ns() + _building_ns(destinations[0], senders[0], count)
-        requests = LoadRequests([], [], [], senders, [])
-        for number in range(count):
-            destination, message_id = destinations[number % len(destinations)], os.urandom(32)
-            due_ns = begin_ns + round(number * 1e9 / rate)
-            requests.message_ids.append(message_id)
-            requests.due_ns.append(due_ns)
-            requests.messages.append(_request(destination, senders[number % SENDERS], message_id, due_ns))
-            requests.recipients.append(destination.public_key_hash)
-        return requests
+        begin_ns = time.time_ns() + count * BUILDING_NS + MARGIN_NS
+        due_ns = [begin_ns + round(number * 1e9 / rate) for number in range(count)]
+        return [
+            self._request(phone, sender, at_ns) for phone, sender, at_ns in zip(cycle(phones), cycle(senders), due_ns)
+        ]
 
-    async def run(self, requests: LoadRequests, record: PushRecord, *, drain_seconds: float) -> Result:
+    async def run(self, requests: Sequence[LoadRequest], record: PushRecord, *, drain_seconds: float) -> Result:
         """Send the requests when they are due, and wait for what is missing."""
         await record.skip()
-        reader = ReplyReader(self.node, self.pubsub_topic, requests.senders)
+        reader = ReplyReader(self.node, self.pubsub_topic, [each.sender for each in requests])
         following = asyncio.create_task(reader.follow())
-        self.say("Sending them.")
-        sent = await send_on_time(requests.messages, requests.due_ns, partial(self.node.publish, self.pubsub_topic))
-        self.say("Waiting for answers.")
-        deadline, is_waiting = time.monotonic() + drain_seconds, True
-        while is_waiting and time.monotonic() < deadline:
-            is_waiting = bool(reader.unanswered(requests.message_ids))
+        due_ns = [each.due_ns for each in requests]
+        sent = await send_on_time(requests, due_ns, lambda each: self.node.publish(self.pubsub_topic, each.message))
+        deadline = time.monotonic() + drain_seconds
+        is_complete = False
+        while not is_complete and time.monotonic() < deadline:
+            is_complete = reader.has_all([each.identifier for each in requests])
             await asyncio.sleep(POLL_SECONDS)  # and a moment longer: the second answer to a request comes later
         following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
-        await reader.read_again()
-        replies = reader.replies()
-        return await judge_when_recorded(
-            record, lambda pushes: evaluate(requests, sent, replies, pushes), deadline=deadline
-        )
+        await reader.read()
+        judge = partial(evaluate, requests, sent, reader.replies())
+        return await judge_when_recorded(record, judge, deadline=deadline)
 
     async def _register_all(self, phones: Sequence[RegisteringClient]) -> None:
-        session, free = Session(self.node, pubsub_topic=self.pubsub_topic), asyncio.Semaphore(REGISTER_AT_ONCE)
+        session = Session(self.node, pubsub_topic=self.pubsub_topic)
+        for first in range(0, len(phones), REGISTER_AT_ONCE):
+            registering = [
+                session.register(phone, timeout_seconds=REGISTER_TIMEOUT_SECONDS)
+                for phone in phones[first : first + REGISTER_AT_ONCE]
+            ]
+            await asyncio.gather(*registering)  # unlike a TaskGroup, it raises the first error alone
 
-        async def register(phone: RegisteringClient) -> None:
-            async with free:
-                await session.register(phone, timeout_seconds=REGISTER_TIMEOUT_SECONDS)
-
-        async with asyncio.TaskGroup() as group:
-            for phone in phones:
-                group.create_task(register(phone))
-
-    def _destination(self, phone: RegisteringClient) -> Destination:
-        """Return the answer that a query would get. No query is sent, because the phone is ours."""
-        return Destination(
-            client=phone.identity.pub33,
-            server=self.server,
-            public_key_hash=phone.identity.key_hash,
-            installation_id=phone.installation_id,
-            access_token=phone.access_token,
-            version=phone.version,
+    def _request(self, phone: RegisteringClient, sender: Identity, due_ns: int) -> LoadRequest:
+        """Build a request with the destination that a query would find. No query is sent, because the phone is ours."""
+        message_id, user = os.urandom(32), phone.identity
+        destination = Destination(
+            user.pub33, self.server, user.key_hash, phone.installation_id, phone.access_token, phone.version
         )
+        content = one_to_one(sender.pub33, message_id)
+        sealed = ask_to_push(
+            [destination], content, message_id, signer=sender, timestamp_ns=due_ns, random_bytes=os.urandom
+        )
+        return LoadRequest(message_id.hex(), due_ns, user.key_hash.hex(), sender, sealed.message)
 
 
 def phones_for(rate: float, seconds: float, limits: BucketLimits) -> int:
@@ -328,30 +292,10 @@ def phones_for(rate: float, seconds: float, limits: BucketLimits) -> int:
     return max(ceil(rate * min(seconds, limit.seconds) / limit.tokens) for limit in limits)
 
 
-def _building_ns(destination: Destination, sender: Identity, count: int) -> int:
-    """Return an estimate of the time to build this many requests, with a margin.
-
-    A store admits messages dated up to 20 s ahead. So the due times must be known before the requests are built.
-    """
-    started = time.monotonic()
-    for _ in range(SAMPLE):
-        _request(destination, sender, bytes(32), time.time_ns())
-    each = (time.monotonic() - started) / SAMPLE
-    return round((each * count * MARGIN + MARGIN_SECONDS) * 1e9)
-
-
-def _request(destination: Destination, sender: Identity, message_id: bytes, at_ns: int) -> WakuMessage:
-    content = one_to_one(sender.pub33, message_id)
-    return ask_to_push(
-        [destination], content, message_id, signer=sender, timestamp_ns=at_ns, random_bytes=os.urandom
-    ).message
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The answer to the request about a message, and when it was read (Unix nanoseconds)."""
 
-    message_id: bytes
+    identifier: str
     is_success: bool
     at_ns: int
 
@@ -363,11 +307,11 @@ class ReplyReader:
     has lost, or never had, is not read.
     """
 
-    def __init__(self, node: WakuNode, pubsub_topic: str, senders: Iterable[Identity]) -> None:
+    def __init__(self, node: WakuNode, pubsub_topic: str, senders: Collection[Identity]) -> None:
         self._node = node
         self._pubsub_topic = pubsub_topic
         self._senders: dict[str, list[Identity]] = {}
-        for sender in senders:
+        for sender in dict.fromkeys(senders):
             content_topic = topics.content_topic(topics.partitioned_name(sender.pub33))
             self._senders.setdefault(content_topic, []).append(sender)
         self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
@@ -377,37 +321,33 @@ class ReplyReader:
     async def follow(self) -> None:
         """Read new messages until cancelled."""
         while True:
-            await self._poll(self._newest_ns - OVERLAP_NS)
+            await self.read(self._newest_ns - OVERLAP_NS)
             await asyncio.sleep(READ_SECONDS)
-
-    async def read_again(self) -> None:
-        """Read everything once more, for messages that came out of order."""
-        await self._poll(self._begin_ns)
 
     def replies(self) -> list[Reply]:
         """Return every answer to a request, opened. Each message is opened once."""
-        for message_hash, noted in self._noted.items():
-            if message_hash not in self._opened:
-                self._opened[message_hash] = self._open(*noted)
-        return [reply for reply in self._opened.values() if reply]
+        for message_hash in self._noted.keys() - self._opened.keys():
+            self._opened[message_hash] = self._open(*self._noted[message_hash])
+        return list(filter(None, self._opened.values()))
 
-    def unanswered(self, message_ids: Collection[bytes]) -> int:
-        """Return the number of these requests without an answer so far.
+    def has_all(self, identifiers: Collection[str]) -> bool:
+        """Return whether each of these requests is answered.
 
         The number of messages is not enough: other senders get answers on the same topics.
         """
-        if len(self._noted) < len(message_ids):
-            return len(message_ids) - len(self._noted)
-        return len(set(message_ids) - {reply.message_id for reply in self.replies()})
+        if len(self._noted) < len(identifiers):
+            return False
+        return set(identifiers) <= {reply.identifier for reply in self.replies()}
 
-    async def _poll(self, since_ns: int) -> None:
+    async def read(self, since_ns: int = 0) -> None:
+        """Read all messages since a date. Those that came out of order are found by reading everything once more."""
         more: dict[str, str] = {}
         while True:
             try:
                 page = await self._node.store_page(
                     pubsubTopic=self._pubsub_topic,
                     contentTopics=",".join(self._senders),
-                    startTime=since_ns,
+                    startTime=max(since_ns, self._begin_ns),
                     ascending="true",
                     pageSize=PAGE_SIZE,
                     includeData="true",
@@ -417,17 +357,12 @@ class ReplyReader:
                 return
             now_ns = time.time_ns()
             for entry in page.entries:
-                self._note(entry.message_hash, entry.message, now_ns)
+                self._noted.setdefault(entry.message_hash, (entry.message, now_ns))
+                if (dated_ns := entry.message.get("timestamp", 0)) <= now_ns:
+                    self._newest_ns = max(self._newest_ns, dated_ns)
             if not page.cursor:
                 return
             more = {"cursor": page.cursor}
-
-    def _note(self, message_hash: bytes, raw: Any, now_ns: int) -> None:
-        if message_hash not in self._noted and isinstance(raw, dict):
-            self._noted[message_hash] = (raw, now_ns)
-            timestamp = raw.get("timestamp")
-            if isinstance(timestamp, int) and timestamp <= now_ns:
-                self._newest_ns = max(self._newest_ns, timestamp)
 
     def _open(self, raw: Any, at_ns: int) -> Reply | None:
         try:
@@ -439,37 +374,33 @@ class ReplyReader:
         if not isinstance(body, PushResponse):
             return None
         is_success = bool(body.reports) and all(report.success for report in body.reports)
-        return Reply(body.message_id, is_success, at_ns)
+        return Reply(body.message_id.hex(), is_success, at_ns)
 
 
-def evaluate(requests: LoadRequests, sent: Sent, replies: Sequence[Reply], pushes: Sequence[Arrival] | None) -> Result:
+def evaluate(
+    requests: Sequence[LoadRequest], sent: Sent, replies: Sequence[Reply], pushes: Sequence[Arrival] | None
+) -> Result:
     """Return the result of a load through Waku."""
-    identifiers = [message_id.hex() for message_id in requests.message_ids]
-    due_ns = dict(zip(identifiers, requests.due_ns, strict=True))
-    not_sent = {identifiers[number] for number in sent.not_sent}
-    failed = {reply.message_id.hex() for reply in replies if not reply.is_success} & due_ns.keys()
-    answered = {reply.message_id.hex() for reply in replies} - failed - not_sent
-    pushed = {identifier for identifier, _ in pushes or ()}
-    merged = (_woken(requests, pushes or ()) & answered) - pushed
-    excused = merged | ((failed | not_sent) - pushed)
+    due_ns = {each.identifier: each.due_ns for each in requests}
+    not_sent = {each.identifier for each, _ in sent.refused}
+    to_answer = {identifier: at_ns for identifier, at_ns in due_ns.items() if identifier not in not_sent}
+    failed = {reply.identifier for reply in replies if not reply.is_success} & due_ns.keys()
+    answered = ({reply.identifier for reply in replies} & to_answer.keys()) - failed
+    newest_ns = dict(
+        sorted(pushes or (), key=lambda arrival: arrival[1])
+    )  # by ciphertext, or of a wake-up by recipient
+    merged = {
+        each.identifier
+        for each in requests
+        if each.identifier in answered - newest_ns.keys() and newest_ns.get(each.recipient, -1) >= each.due_ns
+    }
+    excused = merged | ((failed | not_sent) - newest_ns.keys())
+    to_push = {identifier: at_ns for identifier, at_ns in due_ns.items() if identifier not in excused}
     return Result(
-        requests=len(identifiers),
-        pushes=None if pushes is None else arrivals(_without(due_ns, excused), pushes),
-        replies=arrivals(_without(due_ns, not_sent), [(reply.message_id.hex(), reply.at_ns) for reply in replies]),
+        requests=len(requests),
+        pushes=None if pushes is None else arrivals(to_push, pushes),
+        replies=arrivals(to_answer, [(reply.identifier, reply.at_ns) for reply in replies]),
         merged=len(merged),
-        refused=dict(sent.refused + Counter({"no success": len(failed - not_sent)})),
-        generator=Generator.of(sent),
+        refused=dict(Counter(code for _, code in sent.refused) + Counter({"no success": len(failed - not_sent)})),
+        generator={"lag_ms": distribution(sent.lags_ms), "publish_ms": distribution(sent.publish_ms)},
     )
-
-
-def _woken(requests: LoadRequests, pushes: Sequence[Arrival]) -> set[str]:
-    """Return the messages whose phone got a wake-up when they were due or later."""
-    newest_ns: dict[str, int] = {}
-    for recipient, at_ns in pushes:
-        newest_ns[recipient] = max(at_ns, newest_ns.get(recipient, 0))
-    each = zip(requests.message_ids, requests.due_ns, requests.recipients, strict=True)
-    return {message_id.hex() for message_id, due_ns, to in each if newest_ns.get(to.hex(), -1) >= due_ns}
-
-
-def _without(due_ns: Mapping[str, int], excused: Collection[str]) -> dict[str, int]:
-    return {identifier: at_ns for identifier, at_ns in due_ns.items() if identifier not in excused}

@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.models import Count, F, Q
 from pytest_django import Settings
 
-from embedded import seeding
+from embedded.management.commands import seed_bench
 from notifications.models import TRANSITIONS, Attempt, Notification, NotificationRequest
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def filled() -> None:
-    seeding.fill(1000, 2000, lambda _: None)
+    seed_bench.fill(1000, 2000, lambda _: None)
 
 
 def structure() -> set[tuple[str, ...]]:
@@ -39,7 +39,7 @@ def structure() -> set[tuple[str, ...]]:
 def test_a_made_up_month_is_one_that_the_server_could_have_written_and_more_can_be_added() -> None:
     before = structure()
 
-    seeding.fill(1000, 2000, lambda _: None)
+    seed_bench.fill(1000, 2000, lambda _: None)
 
     assert structure() == before
     assert Registration.objects.count() == 1000
@@ -81,7 +81,7 @@ def a_request_leads_to_its_envelope_and_its_reply() -> None:
 
 
 def the_first_users_are_found_by_their_chat_keys() -> None:
-    hashes = [key_hash(key) for key in seeding.chat_keys()]
+    hashes = [key_hash(key) for key in seed_bench.chat_keys()]
     assert set(hashes) <= set(Registration.objects.values_list("public_key_hash", flat=True))
     heaviest = Registration.objects.values("public_key_hash").annotate(number=Count("pk")).order_by("-number").first()
     assert heaviest is not None

@@ -10,7 +10,7 @@ from itertools import count, cycle, islice
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from embedded.load import Arrival, Generator, Result, Sent, arrivals
+from embedded.load import Arrival, Result, arrivals
 from notifications.messages import Grade
 from tests.interop.xmpp.service import Neighbour, ciphertext, iv
 from tests.rig.network import Network, Sender, android, iphone, new_sender
@@ -200,7 +200,7 @@ class Pushes:
         stored = [(identifier, round(at * 1e9)) for identifier, at in self.stored.items()]
         replies = arrivals({identifier: due_ns[text] for text, identifier in self.requests.items()}, stored)
         refused = dict(Counter(self.refused.values()))
-        return Result(len(due_ns), arrivals(due_ns, recorded or ()), replies, 0, refused, Generator.of(Sent()))
+        return Result(len(due_ns), arrivals(due_ns, recorded or ()), replies, 0, refused, {})
 
     async def _note(self, server: Neighbour) -> None:
         while True:

@@ -21,7 +21,7 @@ import psutil
 import psycopg
 import pytest
 
-from embedded.load import LoadRequests, PushRecord, Result, WakuLoad, judge_when_recorded
+from embedded.load import LoadRequest, PushRecord, Result, WakuLoad, judge_when_recorded
 from embedded.servers import prosody
 from kit.http.connections import HttpClient, new_client
 from tests.interop.xmpp import peers
@@ -120,20 +120,20 @@ class Honest:
     def record(self) -> PushRecord:
         return PushRecord(self.fleet.environment["GORUSH_URL"], self.client)
 
-    def requests(self, *, seconds: float, rate: float = HONEST_RATE) -> LoadRequests:
+    def requests(self, *, seconds: float, rate: float = HONEST_RATE) -> list[LoadRequest]:
         return self.waku.build(self.phones[1:], rate=rate, seconds=seconds)
 
-    async def ask(self, requests: LoadRequests) -> Result:
+    async def ask(self, requests: Sequence[LoadRequest]) -> Result:
         return await self.waku.run(requests, self.record(), drain_seconds=DRAIN_SECONDS)
 
-    async def begin(self, besiegers: Besiegers, requests: LoadRequests) -> None:
+    async def begin(self, besiegers: Besiegers, requests: Sequence[LoadRequest]) -> None:
         """Let the besiegers begin when the first request is due."""
-        await asyncio.sleep((requests.due_ns[0] - time.time_ns()) / 1e9)
+        await asyncio.sleep((requests[0].due_ns - time.time_ns()) / 1e9)
         besiegers.begin()
 
 
 @asynccontextmanager
-async def honest_clients(fleet: Fleet) -> AsyncIterator[tuple[Honest, LoadRequests]]:
+async def honest_clients(fleet: Fleet) -> AsyncIterator[tuple[Honest, list[LoadRequest]]]:
     """Register phones and push to each once, as a phone is proven then. Wait until nothing is under way."""
     async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
         waku = WakuLoad(WakuNode(fleet.environment["WAKU_NODES"], client), SERVER.pub33, PUBSUB_TOPIC)
@@ -199,8 +199,9 @@ async def hold_out(service: Service) -> Siege:
     async with honest_clients(fleet) as (honest, warm_up), service.user_server() as server:
         routes = await server.routes(DEVICES)
         victims = [Phone(each.identity.key_hash, each.installation_id, each.access_token) for each in honest.phones]
+        captured = [each.message for each in warm_up]
         rates = {"rate": HOSTILE_RATE, "seconds": SECONDS, "keys": KEYS, "kind": ATTACK}
-        besiegers = Besiegers(fleet.environment["WAKU_NODES"], SERVER.pub33, victims, warm_up.messages, **rates)
+        besiegers = Besiegers(fleet.environment["WAKU_NODES"], SERVER.pub33, victims, captured, **rates)
         before = stored(fleet)
         with Memory(fleet) as memory:
             requests = honest.requests(seconds=SECONDS)

@@ -1,7 +1,7 @@
 -- The rows of a server that has run for a month, for `manage.py seed_bench`. The number of a row decides its contents, so
 -- that rows of different tables fit together, and a second run makes the same ones.
 --
--- Before these statements `seeding.py` defines pg_temp.registrations(), pg_temp.notifications(), pg_temp.known_key()
+-- Before these statements `seed_bench.py` defines pg_temp.registrations(), pg_temp.notifications(), pg_temp.known_keys()
 -- and the encrypted samples.
 
 -- A random value from 0 to 9999, always the same for a number. The salt makes one fact independent of another.
@@ -22,7 +22,7 @@ CREATE FUNCTION pg_temp.person(registration bigint) RETURNS bigint LANGUAGE sql 
         + (ARRAY[0, 0, 0, 1, 1, 2, 3, 4, 5, 6])[1 + (registration - pg_temp.crowd() - 2) % 10] END;
 
 CREATE FUNCTION pg_temp.key_hash(person bigint) RETURNS bytea LANGUAGE sql IMMUTABLE
-    RETURN coalesce(pg_temp.known_key(person), sha512(('person ' || person)::bytea));
+    RETURN coalesce((pg_temp.known_keys())[1 + person], sha512(('person ' || person)::bytea));
 
 CREATE FUNCTION pg_temp.installation(registration bigint) RETURNS text LANGUAGE sql IMMUTABLE
     RETURN md5('installation ' || registration)::uuid::text;
