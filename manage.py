@@ -17,7 +17,7 @@ from pushserver.config import embedded
 from pushserver.config.role import begin_as, role_of
 
 # The commands that start embedded servers, with the modules that choose where these listen.
-ADDRESSES = {"up": "embedded.stack.addresses", "demo": "embedded.demo.addresses"}
+ADDRESSES = {"up": "embedded.stack.parts", "demo": "embedded.demo.addresses"}
 
 
 def main() -> None:

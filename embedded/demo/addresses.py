@@ -10,10 +10,10 @@ from pathlib import Path
 
 from embedded.servers import prosody
 from embedded.servers.folders import write_private
-from embedded.servers.parts import EmbeddedPart, takes
-from embedded.servers.ports import Ports
+from embedded.servers.ports import Ports, is_free
 from embedded.servers.prosody import EmbeddedProsody
-from embedded.stack import addresses
+from embedded.stack import parts
+from embedded.stack.parts import EmbeddedPart
 
 SERVICE = "push.montague.test"
 USER_SERVER = "verona.test"
@@ -23,13 +23,13 @@ SECRET_FILE = "user-server-secret"  # noqa: S105 - a name
 def settings_of(data_dir: Path) -> dict[str, str]:
     """Return the settings of the embedded servers, and the one by which pages show that it is a demonstration."""
     server = demo_server(data_dir)
-    return {**addresses.settings_of(data_dir), **(component_of(server) if server else {}), "DEMONSTRATION": "1"}
+    return {**parts.settings_of(data_dir), **(component_of(server) if server else {}), "DEMONSTRATION": "1"}
 
 
 @cache
 def demo_server(data_dir: Path) -> EmbeddedProsody | None:
     """Return the XMPP server, or None where no Prosody is installed: in one process always the same one."""
-    return choose(data_dir, addresses.addresses_of(data_dir).ports) if prosody.is_installed() else None
+    return choose(data_dir, parts.addresses_of(data_dir).ports) if prosody.is_installed() else None
 
 
 def choose(data_dir: Path, ports: Ports) -> EmbeddedProsody:
@@ -56,5 +56,5 @@ def part_of(server: EmbeddedProsody) -> EmbeddedPart:
     """Describe Prosody as `manage.py up` needs it. The secret of the users' server is written for its clients."""
     server.folder.mkdir(mode=0o700, exist_ok=True)
     write_private(server.folder / SECRET_FILE, server.components[USER_SERVER])
-    url = f"xmpp://127.0.0.1:{server.component_port}"
-    return EmbeddedPart(url, server.spec(), lambda: takes(url))
+    port = server.component_port
+    return EmbeddedPart(f"xmpp://127.0.0.1:{port}", server.spec(), lambda: not is_free("127.0.0.1", port))

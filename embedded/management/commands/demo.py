@@ -9,7 +9,6 @@ from django.conf import settings
 from embedded.demo.addresses import arguments_of, demo_server, part_of
 from embedded.demo.people import introduce, shown
 from embedded.management.commands import up
-from embedded.stack.addresses import Addresses
 from embedded.stack.plan import Plan, manage
 from embedded.supervisor.processes import StopOrder
 
@@ -23,11 +22,11 @@ XMPP_PEOPLE = (
 class Command(up.Command):
     help = "Run the whole server and reference clients that keep it busy."
 
-    def plan(self, here: Addresses, *, cpus: int) -> Plan:
+    def plan(self, cpus: int) -> Plan:
         """Return the plan of `manage.py up` with clients, and Prosody where it is installed."""
         server = demo_server(settings.DATA_DIR) if "XMPP_COMPONENT_JID" in settings.EMBEDDED else None
         arguments = arguments_of(server) if server else []
-        plan = super().plan(here, cpus=cpus)
+        plan = super().plan(cpus)
         return replace(
             plan,
             embedded=[*plan.embedded, *([part_of(server)] if server else [])],

@@ -1,6 +1,5 @@
 """Tests with the PostgreSQL that operators have: its versions, its compiler, and poolers in front of it."""
 
-import asyncio
 import os
 import re
 import signal
@@ -18,8 +17,7 @@ from django.db import connection
 from structlog.testing import capture_logs
 
 from embedded.servers import installed
-from embedded.servers.parts import takes
-from embedded.servers.ports import free_port
+from embedded.servers.ports import free_port, is_free
 from embedded.servers.postgres import EMBEDDED, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
@@ -92,7 +90,7 @@ def pooled(system: EmbeddedPostgres, guard: Guard, require_or_skip: Callable[[bo
             account = ["-u", folder.owner()] if os.geteuid() == 0 else []
             with subprocess.Popen([PGBOUNCER, "-q", *account, file], stderr=subprocess.DEVNULL) as process:
                 guard.watch(process.pid, signal.SIGTERM)
-                while not asyncio.run(takes(f"tcp://127.0.0.1:{own_port}")):
+                while is_free("127.0.0.1", own_port):
                     assert process.poll() is None
                     time.sleep(0.05)
                 try:

@@ -36,7 +36,7 @@ def with_other_keys(settings: LazySettings) -> Iterator[LazySettings]:
 
 def test_other_field_keys_are_refused_in_one_line_before_anything_starts(with_other_keys: LazySettings) -> None:
     with pytest.raises(SystemExit, match="FIELD_ENCRYPTION_KEYS do not open the stored addresses") as refused:
-        database.bring_up_to_date(None)
+        database.bring_up_to_date()
     assert str(refused.value) == fitting.OTHER_FIELD_KEYS
     assert "\n" not in fitting.OTHER_FIELD_KEYS
     assert "pushserver.foreign_field_keys" in {problem.id for problem in run_checks(databases=["default"])}
@@ -52,7 +52,7 @@ def test_while_the_keys_are_being_changed_one_that_is_listed_is_enough(with_othe
 
 def test_another_private_key_is_named_and_the_server_starts(capfd: pytest.CaptureFixture[str]) -> None:
     rows.make_grant()
-    database.bring_up_to_date(None)
+    database.bring_up_to_date()
     assert capfd.readouterr().err.splitlines() == [fitting.OTHER_PRIVATE_KEY]
 
 
