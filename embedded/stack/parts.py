@@ -60,8 +60,7 @@ def parts_of(data_dir: Path) -> Iterator[EmbeddedPart]:
     if "DATABASE_URL" in settings.EMBEDDED:
         yield EmbeddedPart(here.postgres.url(), here.postgres.spec(), here.postgres.is_ready)
     if "REDIS_URL" in settings.EMBEDDED:
-        address = f"redis://127.0.0.1:{here.valkey.port}/0"
-        yield EmbeddedPart(address, here.valkey.spec(), here.valkey.is_ready)
+        yield EmbeddedPart(f"redis://127.0.0.1:{here.valkey.port}/0", here.valkey.spec(), here.valkey.is_ready)
     if "WAKU_NODES" in settings.EMBEDDED:
         ring = ["--relay-cache-capacity", str(settings.WAKU_RING_CAPACITY)]
         options = ["--data", str(data_dir / "devnode.sqlite3"), *ring, "--shard", *settings.WAKU_PUBSUB_TOPICS]

@@ -66,7 +66,7 @@ def only_one(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def run(plan: Plan, *, log: MergedLog, private_key: bytes) -> None:
+def run(plan: Plan, log: MergedLog, private_key: bytes) -> None:
     """Run the server until a signal, and return when everything has been stopped.
 
     Raises StartError when it cannot start.

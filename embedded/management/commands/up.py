@@ -29,7 +29,6 @@ class Command(BaseCommand):
         found = [each for each in checks.run_checks() if each.is_serious() and not each.is_silenced()]
         if found:
             sys.exit("\n".join(f"{each.id}: {each.msg} {each.hint or ''}".strip() for each in found))
-        log = MergedLog(sys.stdout, coloured=sys.stdout.isatty())
         try:
             with only_one(settings.DATA_DIR):
                 refuse_a_full_disk(settings.DATA_DIR)
@@ -37,7 +36,7 @@ class Command(BaseCommand):
                     files.clear(settings.METRICS_DIR)
                     addresses_of(settings.DATA_DIR).ports.save()
                     plan = self.plan(options["processes"])
-                run(plan, log=log, private_key=settings.SERVER_PRIVATE_KEY)
+                run(plan, MergedLog(sys.stdout, coloured=sys.stdout.isatty()), settings.SERVER_PRIVATE_KEY)
         except StartError as error:
             sys.exit(f"manage.py up: {error}")
 

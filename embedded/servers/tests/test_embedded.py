@@ -102,14 +102,6 @@ def test_data_of_another_version_and_a_socket_folder_of_another_account_are_refu
         server.prepare()
 
 
-@pytest.mark.parametrize("useradd", [None, "/bin/false"])
-def test_root_falls_back_to_nobody_where_no_account_can_be_made(monkeypatch, tmp_path, useradd):
-    monkeypatch.setattr(folders.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(folders.shutil, "which", lambda _: useradd)
-    monkeypatch.setattr(folders, "ACCOUNT_NAME", "no-such-account")
-    assert folders.account_for(tmp_path / "postgres").uid == folders.pwd.getpwnam("nobody").pw_uid
-
-
 @pytest.fixture
 def originals(tmp_path):
     """Create programs as an installation under a strict umask does, in a folder that is closed to others."""
@@ -188,18 +180,14 @@ def test_ports_stay_once_they_are_saved_and_one_in_use_is_replaced(tmp_path):
         assert ports.Ports(file)["valkey"] != saved["valkey"]
 
 
-def test_a_port_is_outside_the_range_of_outgoing_connections():
-    (first,) = re.findall(r"^\d+", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())
-    assert all(1024 < ports.free_port() < min(int(first), 49152) for _ in range(50))
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_a_listening_server_takes_its_port(host):
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as listener:
+def test_a_listening_server_takes_its_port_and_none_is_in_the_range_of_outgoing_connections(host):
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         port = listener.getsockname()[1]
         assert not ports.is_free(host, port)
     assert ports.is_free(host, port)
+    (first,) = re.findall(r"^\d+", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())
+    assert all(1024 < ports.free_port() < min(int(first), 49152) for _ in range(50))
 
 
 def test_probing_an_absent_server_needs_no_thread_as_the_process_may_have_to_fork():

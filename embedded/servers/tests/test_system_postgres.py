@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -186,12 +185,3 @@ def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_b
         wait_until_fit()
     assert [entry["event"] for entry in logs] == ["start_waits"]
     assert logs[0]["reason"].endswith(too_old)
-
-
-def test_a_command_refuses_a_version_that_is_too_old_in_one_line(postgres: EmbeddedPostgres) -> None:
-    program = """import sys; sys.argv = ["manage.py", "migrate"]; from kit.db.postgresql import versions
-versions.OLDEST = 99; import runpy; runpy.run_path("manage.py", run_name="__main__")"""
-    command, given = [sys.executable, "-c", program], os.environ | {"DATABASE_URL": postgres.url("postgres")}
-    done = subprocess.run(command, cwd=PROJECT, env=given, capture_output=True, text=True, check=False, timeout=60)
-    [line] = done.stderr.splitlines()
-    assert re.fullmatch(r"manage\.py: PostgreSQL \d+\.\d+ is too old: this server needs 99 or newer", line)
