@@ -2,12 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
+from kit.db.clock import clock
 from kit.db.statements import fetch
 from kit.processes.leader import Term
 from tests.rig import rows
@@ -73,6 +75,23 @@ def test_the_connection_is_not_opened_each_second_while_the_database_cannot_be_w
         pauses = runner.run(scenario())
     assert pauses[0] == 1.0
     assert all(2.5 <= pause <= 5 for pause in pauses[5:])
+
+
+async def test_envelopes_count_also_after_the_clock_of_the_database_leapt_ahead(world, monkeypatch):
+    clock.set(timezone.now())
+    bound, execute = Bound(world.intake, limit=3), world.intake.session.execute
+
+    async def execute_a_day_ahead(*statement):
+        [(*found, now)] = await execute(*statement)
+        return [(*found, now + timedelta(days=1))]
+
+    with monkeypatch.context() as leap:
+        leap.setattr(world.intake.session, "execute", execute_a_day_ahead)
+        await bound._enforce()
+    world.publish(*messages(4))
+    await world.read()
+    await bound._enforce()
+    assert not world.intake.has_capacity.is_set()
 
 
 async def test_a_bridge_that_loses_its_lock_does_not_wait_for_capacity(world):
