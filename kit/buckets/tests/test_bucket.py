@@ -1,11 +1,15 @@
-"""Tests of the arithmetic of token buckets, for any sequence of spending and any change of a process's share."""
+"""Tests of token buckets without the database: their arithmetic, and the memory that holds them."""
+
+import sys
+import tracemalloc
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.buckets import bucket
-from kit.buckets.bucket import Limit, part, per_minute
+from kit.buckets.bucket import Buckets, Charge, Limit, part, per_minute
 
 LIMITS = (Limit(30, 10), Limit(600, 3600))
 
@@ -78,3 +82,131 @@ def test_four_workers_with_a_quarter_each_keep_the_limit_together(spans):
             number, full_at[worker] = spent_at_once(full_at[worker], now, part(limits, 1 / 4))
             got += number
     assert got <= 40 + (now - spans[0]) * 4 + 4 * 0.01
+
+
+# The memory of buckets: it is bounded, and no flood of names refills a bucket in use ----------------------------------
+ONE = (Limit(1, 60),)
+PARENT = Charge("all", (Limit(1000, 10),))
+
+
+def store(capacity):
+    return Buckets(capacity, frozenset({"all"}).__contains__)
+
+
+def own(name, limits=ONE):
+    return Charge(name, limits)
+
+
+def flood(buckets, number, *, now=0.0):
+    """Take a token for each of ``number`` new names, and return how many got one."""
+    return sum(buckets.take(own(("outsider", name)), PARENT, now=now) for name in range(number))
+
+
+def test_a_path_is_taken_from_as_a_whole_or_not_at_all():
+    buckets = Buckets()
+    domain = own("domain", (Limit(2, 60),))
+    taken = [buckets.take(own(name), domain, now=0) for name in ("a", "a", "b", "c")]
+    assert taken == [True, False, True, False]
+    assert buckets.take(own("c"), now=0)
+
+
+def test_a_new_name_is_charged_to_its_parents_only_while_no_bucket_is_full():
+    buckets = store(10)
+    assert flood(buckets, 9) == 9
+    assert [buckets.take(own("honest"), PARENT, now=0) for _ in range(3)] == [True] * 3
+    assert len(buckets) == 10
+    assert flood(buckets, 2000) == 1000 - 9 - 3
+
+
+def test_only_a_full_bucket_is_replaced():
+    buckets = Buckets(capacity=3)
+    assert [buckets.take(own(name), now=at) for at, name in enumerate("abc")] == [True] * 3
+    buckets.take(own("d"), now=60)  # only a is full
+    assert [buckets.has(own(name), now=60) for name in "abcd"] == [True, False, False, False]
+
+
+def test_a_bucket_that_is_used_again_and_again_is_kept():
+    buckets, busy = store(50), own("busy", (Limit(10, 10),))
+    for now in range(300):
+        while buckets.take(busy, now=now):
+            pass
+        flood(buckets, 40, now=float(now))
+        assert not buckets.take(busy, now=now)
+        assert len(buckets) <= 51
+
+
+def test_tokens_of_a_batch_are_given_back_after_a_rollback_which_leaves_no_bucket_behind():
+    buckets = Buckets()
+    buckets.take(own("known"), now=0)
+    buckets.keep()
+    for _ in range(3):
+        assert buckets.take(own("new"), now=60)
+        assert buckets.take(own("known"), now=60)
+        buckets.take_back()
+    assert len(buckets) == 1
+    assert buckets.missing("known", now=60) == (0,)
+    bounded = Buckets(capacity=10)
+    for number in range(1000):
+        bounded.take(own(number), now=0)
+        bounded.take_back()
+    assert (len(bounded), len(bounded._oldest)) == (0, 20)
+
+
+def test_a_replaced_bucket_does_not_come_back_after_a_rollback():
+    buckets = Buckets(capacity=1)
+    buckets.take(own("a"), now=0)
+    buckets.keep()
+    buckets.spend(own("a"), 0, now=61)
+    assert buckets.take(own("b"), now=62)
+    buckets.take_back()
+    assert len(buckets) == 0
+
+
+def test_a_clock_that_is_set_back_fills_no_bucket_and_blocks_none():
+    buckets = Buckets()
+    assert [buckets.take(own("a"), now=now) for now in (1000, 500, 559, 560, 1100)] == [True, False, False, True, True]
+
+
+names = st.integers(0, 6)
+steps = st.lists(st.tuples(st.floats(-3, 4), names, st.sampled_from(["keep", "take_back"])), min_size=1, max_size=80)
+
+
+@given(steps, st.integers(1, 4))
+def test_no_name_gets_more_than_its_burst_and_rate_across_evictions_and_clocks_that_are_set_back(spans, capacity):
+    """A name that has no bucket is charged to its parent, which then bounds all such names together."""
+    buckets, limit, all_ = store(capacity), Limit(3, 6), Limit(10, 5)
+    now = passed = 0.0
+    with_bucket, in_all = defaultdict(list), []
+    for span, name, end in spans:
+        now, passed = now + span, passed + max(span, 0)
+        is_taken = buckets.take(own(name, (limit,)), Charge("all", (all_,)), now=now)
+        if is_taken and end == "keep":
+            in_all.append(passed)
+            if buckets.missing(name, now=now):
+                with_bucket[name].append(passed)
+        getattr(buckets, end)()
+        assert len(buckets) <= capacity + 1
+    for times, each in [(in_all, all_), *((times, limit) for times in with_bucket.values())]:
+        for first, start in enumerate(times):
+            for last in range(first, len(times)):
+                assert last - first + 1 <= each.tokens + (times[last] - start) / each.token_seconds + 0.01
+
+
+def test_two_hundred_thousand_names_refill_no_bucket_in_use():
+    buckets, victim = store(20_000), own("victim", (Limit(5, 3600),))
+    assert sum(buckets.take(victim, now=0) for _ in range(10)) == 5
+    for name in range(200_000):
+        buckets.take(own(name), now=0)
+    assert not buckets.take(victim, now=1)
+    assert len(buckets) in {20_000, 20_001}
+
+
+def test_a_bucket_takes_some_three_hundred_bytes():
+    buckets = Buckets()
+    tracemalloc.start()
+    for name in range(20_000):
+        buckets.take(own(name.to_bytes(64)), now=0)
+    buckets.keep()
+    size = tracemalloc.get_traced_memory()[0] / 20_000
+    tracemalloc.stop()
+    assert size - sys.getsizeof(bytes(64)) < 400
