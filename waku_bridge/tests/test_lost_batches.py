@@ -1,7 +1,6 @@
 """Envelopes that kill the process of their batch: the one that is the cause is found and given up."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from embedded.servers.postgres import EmbeddedPostgres
-from kit.batches.journal import CrashReports, InFlightJournal
+from kit.batches.journal import CrashReports, InFlightJournal, _read
+from kit.batches.tests.test_inflight import die_with
 from notifications import tasks
 from tests.rig import rows
 from tests.rig.delivering import Process
@@ -34,16 +34,9 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InFligh
 
 def kill_a_process_with(journal: InFlightJournal) -> int:
     """Have a process die with the envelopes that ours would take now, and return their number."""
-    held = journal.path.read_bytes()
-    code = f"""import sys; from pathlib import Path; from kit.batches.journal import InFlightJournal
-InFlightJournal(Path({str(journal.path.parent)!r}))._memory[:] = {held!r}
-print("held", flush=True); sys.stdin.read()"""
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"held\n"
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    return int.from_bytes(held[:4], "little")
+    held = _read(journal.path)
+    die_with(journal.path.parent, *held)
+    return len(held)
 
 
 class Killed(BaseException):
