@@ -1,10 +1,12 @@
-"""Every typed reader: what it takes, what it makes of nonsense, and that a secret never gets into a message."""
+"""The environment: every typed reader of it, and the catalogue of the variables that the settings read."""
 
 import base64
+import re
 import stat
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
+from pathlib import Path
 from ssl import CERT_REQUIRED
 
 import pytest
@@ -12,7 +14,9 @@ from kombu.utils.url import parse_url
 from redis import Redis
 
 from kit.buckets.bucket import Limit
+from pushserver.config.catalogue import EMBEDDED, GENERATED, GROUPS
 from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, wrong_in_url
+from pushserver.config.page import readings
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
 OTHER_KEY = base64.urlsafe_b64encode(bytes(32)).decode()
@@ -272,3 +276,39 @@ def test_processes_that_start_together_agree_on_a_secret(tmp_path):
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         values = list(pool.map(GeneratedSecrets(tmp_path), ["SECRET_KEY"] * 8))
     assert len(set(values)) == 1
+
+
+# The catalogue has every variable that the settings read, and explains it ---------------------------------------------
+ROOT = Path(__file__).parents[3]
+SETTINGS = [setting for own in GROUPS.values() for setting in own]
+READINGS = readings()
+
+
+def test_every_variable_that_is_read_is_in_the_catalogue_once() -> None:
+    source = (ROOT / "pushserver/settings.py").read_text(encoding="utf-8")
+    names = [setting.name for setting in SETTINGS]
+    assert sorted(names) == sorted(READINGS) == sorted(set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', source)))
+    assert 60 < len(names) <= 80
+
+
+def test_a_setting_has_a_meaning_and_one_default() -> None:
+    """A default that is a constant of the code stands there alone; any other is explained in words."""
+    for setting in SETTINGS:
+        assert setting.meaning
+        assert "|" not in setting.meaning, "it stands in a table"
+        constant = READINGS[setting.name].default
+        assert setting.default or constant is not None, setting.name
+        assert not (setting.default and constant), setting.name
+
+
+def test_bounds_are_constants_of_the_code() -> None:
+    numbers = {name: reading for name, reading in READINGS.items() if reading.kind in {"count", "number"}}
+    assert len(numbers) > 20
+    assert [name for name, reading in numbers.items() if None in {reading.minimum, reading.maximum}] == []
+
+
+def test_the_readme_names_what_every_installation_sets() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    without_default = {setting.name for setting in SETTINGS if setting.default in {EMBEDDED, GENERATED}}
+    on_a_network = {"ALLOWED_HOSTS", "BEHIND_HTTPS_PROXY", "METRICS_TOKEN"}
+    assert sorted(rows) == sorted(without_default | on_a_network)

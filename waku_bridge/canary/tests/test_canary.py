@@ -1,4 +1,4 @@
-"""Runs without a network, and the traces that a killed one leaves."""
+"""The canary without a network: its runs, the traces that a killed one leaves, and the diagnosis of a broken chain."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -11,15 +11,17 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from kit.canary import engine
 from kit.canary.engine import ChainBroken, Diagnosis
+from notifications.canary import Push
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server
 from waku_bridge.canary import canary, links, traces
+from waku_bridge.canary.diagnosis import Cause, Facts, Link, diagnose
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
 
-pytestmark = pytest.mark.django_db(transaction=True)
+in_database = pytest.mark.django_db(transaction=True)
 State = CanaryRun.State
 
 
@@ -30,6 +32,7 @@ def _nobody_there(settings):
     cache.clear()
 
 
+@in_database
 def test_an_unreachable_node_breaks_the_first_link():
     row = canary.run()
     assert (row.state, row.broken_link, row.cause) == (State.BROKEN, "register", "node")
@@ -40,6 +43,7 @@ def test_an_unreachable_node_breaks_the_first_link():
     assert CanaryEnvelope.objects.count() == 1, "its message is marked all the same"
 
 
+@in_database
 def test_a_broken_chain_is_walked_again_until_it_holds(monkeypatch):
     broken = iter([True, True, False, True])
 
@@ -58,12 +62,14 @@ def test_a_broken_chain_is_walked_again_until_it_holds(monkeypatch):
     assert [line["event"] for line in logs] == ["canary_broken", "canary_passed"]
 
 
+@in_database
 def test_a_task_ends_after_its_time_and_the_next_one_goes_on(monkeypatch):
     monkeypatch.setattr(engine, "AGAIN_SECONDS", 0.2)
     canary.run_until_sound(seconds=0.1)
     assert CanaryRun.objects.get().state == State.BROKEN
 
 
+@in_database
 def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
     def fail(*_arguments):
         raise ZeroDivisionError
@@ -74,6 +80,7 @@ def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
     assert CanaryRun.objects.get().state == State.INTERRUPTED
 
 
+@in_database
 def test_purging_removes_old_runs_and_keeps_the_one_under_way():
     now = timezone.now()
     mark = rows.make_canary_envelope(at=now)
@@ -93,6 +100,7 @@ def test_purging_removes_old_runs_and_keeps_the_one_under_way():
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
+@in_database
 def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> None:
     run = rows.make_canary_run(state=CanaryRun.State.INTERRUPTED, pseudonym=uuid4())
     rows.make_event(pseudonym=run.pseudonym)
@@ -102,6 +110,7 @@ def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> Non
     assert CanaryRun.objects.get().pseudonym is None
 
 
+@in_database
 def test_a_late_copy_of_a_message_is_removed_within_the_hour() -> None:
     message = to_server(b"late", MessageType.QUERY, canary_identity())
     [envelope_hash] = put(message)
@@ -113,3 +122,37 @@ def test_a_late_copy_of_a_message_is_removed_within_the_hour() -> None:
     assert not InboundEnvelope.objects.exists()
     traces.remove_traces(now=NOW + timedelta(minutes=61))
     assert not CanaryEnvelope.objects.exists()
+
+
+# Diagnosis ------------------------------------------------------------------------------------------------------------
+DECIDED = {"envelope": "processed"}
+PUSHED = {"push": Push(has_attempt=True, outcome="delivered")}
+UNANSWERED = {"push": Push(has_attempt=True)}
+DRAINED = {"push": Push(is_drained=True)}
+REFUSED = {"push": Push(has_attempt=True, outcome="config", code="tls")}
+
+
+@pytest.mark.parametrize(
+    ("answer", "facts", "link", "cause", "words"),
+    [
+        (Link.REGISTER_ANSWER, {}, Link.REGISTER_ANSWER, Cause.BRIDGE, ""),
+        (Link.REQUEST_ANSWER, {}, Link.REQUEST_ANSWER, Cause.BRIDGE, ""),
+        (Link.QUERY_ANSWER, {"envelope": "received"}, Link.QUERY_ANSWER, Cause.WORKER, "inbox"),
+        (Link.QUERY_ANSWER, {"envelope": "pending_key"}, Link.QUERY_ANSWER, Cause.WORKER, "queue keys"),
+        (Link.QUERY_ANSWER, {**DECIDED, "reason": "nothing_found"}, Link.QUERY_ANSWER, Cause.WORKER, "nothing_found"),
+        (Link.REGISTER_ANSWER, {"envelope": "failed"}, Link.REGISTER_ANSWER, Cause.WORKER, "failed"),
+        (Link.REGISTER_ANSWER, DECIDED, Link.REGISTER_ANSWER, Cause.WORKER, "no answer was written"),
+        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
+        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
+        (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "no worker tries"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **DRAINED}, Link.GATEWAY, Cause.WORKER, "an operator stopped"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **UNANSWERED}, Link.GATEWAY, Cause.GATEWAY, "does not answer"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **REFUSED}, Link.GATEWAY, Cause.GATEWAY, "config: tls"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED}, Link.REQUEST_ANSWER, Cause.WORKER, "no answer was written"),
+        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED, "reply": "pending"}, Link.REQUEST_ANSWER, Cause.REPLY, "outbox"),
+    ],
+)
+def test_the_diagnosis_names_the_first_fault_of_the_chain(answer, facts, link, cause, words):
+    found = diagnose(answer, Facts(**facts))
+    assert (found.link, found.cause) == (link, cause)
+    assert words in found.detail

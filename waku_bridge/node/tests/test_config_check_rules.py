@@ -1,14 +1,18 @@
 """The config check without a network: parsers of a node's answers about itself, which trust none of them, and rules."""
 
+import re
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.node.wire import write_enr
+from waku_bridge.node.config_check import rules
 from waku_bridge.node.config_check.enr import Shards, read_shards
 from waku_bridge.node.config_check.readings import (
     Health,
@@ -267,3 +271,44 @@ def test_the_peers_of_a_mesh_are_counted(body, peers):
 def test_the_skew_of_a_clock_is_the_smallest_that_explains_its_date(date, seconds_of_the_answer, skew):
     answered_at = NOON + timedelta(seconds=seconds_of_the_answer)
     assert read_skew(date, asked_at=NOON, answered_at=answered_at) == skew
+
+
+# docs/waku.md and compose.yaml have the same flags, and the document explains every warning ---------------------------
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "waku.md").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+IDS = sorted(set(re.findall(r'^\s+"([a-z_]+)",$', Path(rules.__file__).read_text(), re.MULTILINE)))
+# One node in compose, with a file for its store and the address of a container.
+OF_COMPOSE = {"--listen-address", "--tcp-port", "--rest-address", "--nat", "--dns-discovery-url"}
+OF_SEVERAL = {"--store-message-db-url", "--store-sync", "--store-resume"}
+
+
+def flags(text: str) -> dict[str, str]:
+    return dict(flag.split("=", maxsplit=1) for flag in re.findall(r"--[a-z0-9-]+=\S+", text))
+
+
+DOCUMENTED = flags(re.findall(r"```sh\nwakunode2(.*?)```", DOCUMENT, re.DOTALL)[0])
+
+
+def test_compose_uses_the_flags_of_the_document() -> None:
+    of_compose, others = flags(COMPOSE["services"]["nwaku"]["command"]), OF_COMPOSE | OF_SEVERAL
+    assert {n: v for n, v in of_compose.items() if n not in others} == {
+        n: v for n, v in DOCUMENTED.items() if n not in others
+    }
+
+
+def test_the_bridge_in_compose_has_the_capacity_of_the_nodes_relay_cache() -> None:
+    capacity = COMPOSE["x-server"]["environment"]["WAKU_RING_CAPACITY"]
+    assert capacity == f"${{WAKU_RING_CAPACITY:-{DOCUMENTED['--rest-relay-cache-capacity']}}}"
+
+
+def test_the_node_follows_our_shard_alone_and_the_size_is_spelled_as_nwaku_reads_it() -> None:
+    """Measured on nwaku v0.38.1: with a number of shards it joins them all, whatever --shard says."""
+    assert (DOCUMENTED["--num-shards-in-network"], DOCUMENTED["--shard"]) == ("0", "32")
+    assert re.fullmatch(r"\d+(kib|kb|b)", DOCUMENTED["--max-msg-size"], re.IGNORECASE)
+
+
+@pytest.mark.parametrize("warning", [*IDS, "not_watched"])
+def test_every_warning_is_explained(warning: str) -> None:
+    assert f"| `{warning}` |" in DOCUMENT
+    assert len(IDS) >= 14

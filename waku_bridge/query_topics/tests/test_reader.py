@@ -1,5 +1,6 @@
 """The query topics in a bridge's memory: they are complete in time, and new ones are announced and reported."""
 
+import asyncio
 import sys
 from datetime import UTC, datetime
 
@@ -13,10 +14,34 @@ from registrations.models import TopicKey
 from tests.rig.budget import examples
 from tests.rig.databases import notices
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import listen_to, stop_listening_to
+from waku_bridge.query_topics import QueryTopics, listen_to, stop_listening_to
 from waku_bridge.query_topics.reader import TopicSet
 from waku_bridge.query_topics.registering import CHANNEL, read_notice
-from waku_bridge.query_topics.tests.listening import Listening
+from waku_bridge.reading.intake import Session
+
+
+class Listening:
+    """The topics of a session, in an event loop of its own that runs only during calls."""
+
+    def __init__(self, on_new=None):
+        self.topics = QueryTopics(on_new)
+        self.session = Session(self.topics)
+        self.runner = asyncio.Runner()
+
+    def __contains__(self, content_topic):
+        return content_topic in self.topics
+
+    def __len__(self):
+        return len(self.topics)
+
+    def refresh(self):
+        """Take in the topics that were committed before, with any statement."""
+        self.runner.run(self.session.execute("SELECT 1"))
+
+    def close(self):
+        self.runner.run(self.session.close())
+        self.runner.close()
+
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HASHES = [bytes([n]) * 64 for n in range(3)]

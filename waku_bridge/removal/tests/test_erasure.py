@@ -18,7 +18,7 @@ from waku_bridge.canary.traces import mark, remove_traces
 from waku_bridge.codec import topics
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
-from waku_bridge.query_topics.tests.listening import Listening
+from waku_bridge.query_topics.tests.test_reader import Listening
 from waku_bridge.removal.erasure import find_traces, forget
 
 pytestmark = pytest.mark.django_db
