@@ -102,16 +102,11 @@ class Storm:
 
     async def _wait_for_xmpp(self) -> None:
         """Send queries as a user does, because the neighbouring component's own address is taken."""
-        request = partial(service.element, "ping", service.PING)
         peer = self.world.service.peer
         async with peer.account(peer.user("watch")) as watch:
-
-            async def is_there() -> bool:
-                return (await watch.ask(service.iq("get", SERVICE, service.new_id(), request()))).get(
-                    "type"
-                ) == "result"
-
-            await service.until_async(is_there, what="the bridge is connected", seconds=60)
+            await service.until_answered(
+                lambda: watch.ask(service.iq("get", SERVICE, service.new_id(), service.element("ping", service.PING)))
+            )
 
     def _kill_child(self) -> None:
         """Kill a child of the worker. Its parent forks another one and sends it the task."""

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,10 @@ from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode, from_json
 
 RING_CAPACITY = 1000
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 PAUSE_SECONDS = 0.05
+# Of the messages that show whether nodes gossip. They may arrive late, as gossip repeats what was sent before the link.
+PROBES = "/waku/1/0x00000000/rfc26"
 
 T = TypeVar("T")
 
@@ -143,7 +145,7 @@ def linked(pair: Pair) -> Pair:
 async def _until_received(sender: WakuNode, receiver: WakuNode) -> None:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        await sender.publish(PUBSUB_TOPIC, new_message())
+        await sender.publish(PUBSUB_TOPIC, replace(new_message(), content_topic=PROBES))
         await asyncio.sleep(PAUSE_SECONDS)
         if await receiver.read(PUBSUB_TOPIC):
             return
@@ -157,11 +159,14 @@ async def drained(*nodes: WakuNode) -> None:
 
 
 async def received(node: WakuNode, count: int, *, pubsub_topic: str = PUBSUB_TOPIC) -> list[WakuMessage]:
-    """Read a node until it has returned ``count`` messages and no more come. Return fewer after a timeout."""
+    """Read a node until it has returned ``count`` messages, without probes, and no more come.
+
+    Return fewer after a timeout.
+    """
     raw: list[Any] = []
     deadline, quiet = time.monotonic() + TIMEOUT_SECONDS, 0
     while time.monotonic() < deadline and (len(raw) < count or quiet < 5):
-        page = await node.read(pubsub_topic)
+        page = [one for one in await node.read(pubsub_topic) if one["contentTopic"] != PROBES]
         raw += page
         quiet = 0 if page else quiet + 1
         await asyncio.sleep(PAUSE_SECONDS)

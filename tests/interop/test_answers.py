@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 import pytest
 import yaml
 
@@ -23,6 +24,7 @@ from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.rig.peers import Server, Servers, new_push, send
+from tests.rig.server import wait_until
 
 IOS, ANDROID = TokenType.APN, TokenType.FIREBASE
 MISSING = {"code": 400, "message": "Missing notifications field."}
@@ -241,6 +243,12 @@ def test_a_gorush_that_reaches_nobody_needs_the_operator_or_is_tried_again(
     assert (result.outcome, result.code) == (outcome, code)
 
 
+def is_connected(servers: Servers, name: str, port: int) -> bool:
+    """Return whether a gorush has a connection to this port that it has not closed."""
+    connections = psutil.Process(servers.fleet.running[name].pid).net_connections("tcp")
+    return any(each.raddr and each.raddr.port == port for each in connections)
+
+
 @pytest.mark.peers
 @BOTH
 def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google_break(
@@ -257,6 +265,7 @@ def test_nothing_is_sent_and_all_is_retried_once_connections_to_apple_and_google
     )
     assert send([server.url], new_push(token_type)).outcome is Outcome.DELIVERED
     servers.fleet.kill(fakes)
+    wait_until(lambda: not is_connected(servers, f"gorush-cut-off-{token_type}", port), what="gorush notices")
     result = send([server.url], new_push(token_type))
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, "provider_unreachable")
 

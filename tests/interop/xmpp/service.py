@@ -4,11 +4,12 @@ import asyncio
 import os
 import uuid
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, Self
+from xml.etree.ElementTree import Element
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import ProcessSpec, StopOrder
@@ -27,7 +28,7 @@ from tests.rig.server import Fleet
 from xmpp_bridge.client.connections import NotifyingServer, new_id
 from xmpp_bridge.client.elements import PING, element, iq
 from xmpp_bridge.client.registering import Device, Platform, Registered
-from xmpp_bridge.client.user_server import Route
+from xmpp_bridge.client.user_server import Event, Route
 from xmpp_bridge.messages import Dialect
 
 APP = "messenger"
@@ -99,18 +100,11 @@ class Neighbour(NotifyingServer):
         await super().__aenter__()
         return self
 
-    async def wait_for_service(self) -> None:
-        async def is_there() -> bool:
-            """Return whether the service answers. ejabberd may need time to notice a missing component, and some
-            answers never come.
-            """
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    answer = await self.component.ask(self.request("get", element("ping", PING)))
-                    return answer.get("type") == "result"
-            return False
+    async def next_event(self, *, timeout_seconds: float | None = TIMEOUT_SECONDS) -> Event:
+        return await super().next_event(timeout_seconds=timeout_seconds)
 
-        await until_async(is_there, what="the component is connected")
+    async def wait_for_service(self) -> None:
+        await until_answered(lambda: self.component.ask(self.request("get", element("ping", PING))))
 
     def request(self, kind: str, *children: Any) -> Any:
         request = iq(kind, SERVICE, new_id(), *children)
@@ -163,6 +157,20 @@ async def until_async(find: Callable[[], Any], *, what: str, seconds: float = TI
             return found
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
+
+
+async def until_answered(ask: Callable[[], Awaitable[Element]]) -> None:
+    """Ask until the service itself answers. Before that its server answers with an error, once it has noticed that the
+    component is missing, and not at all if it wrote into the connection of a dead one.
+    """
+
+    async def is_answered() -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return (await ask()).get("type") == "result"
+        return False
+
+    await until_async(is_answered, what="the component is connected")
 
 
 def bridge() -> ProcessSpec:
