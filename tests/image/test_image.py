@@ -11,8 +11,10 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -148,6 +150,12 @@ class Composed:
         return [f"{folder}:{path}" for path, folder in made.items()]
 
 
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
 @pytest.fixture(scope="module")
 def fleet(
     require_or_skip: Callable[[bool, str], None],
@@ -181,6 +189,7 @@ def fleet(
     broker = ProcessSpec(name="broker", command=[shell, option, script], stop_order=StopOrder.BROKER)
     fleet.start(spec, broker, xmpp.spec(), processes.node(node), processes.gorush(gorush))
     wait_until(database.is_ready, what="PostgreSQL")
+    wait_until(lambda: is_open(6379), what="Valkey")
     with psycopg.connect(database.url("postgres"), autocommit=True) as connection:
         connection.execute("CREATE ROLE pushserver LOGIN")
         connection.execute("ALTER DATABASE pushserver OWNER TO pushserver")
