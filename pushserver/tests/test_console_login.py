@@ -220,6 +220,9 @@ def test_sessions_that_ended_and_failed_logins_that_lock_nobody_out_are_removed(
     assert client.get("/admin/").status_code == 200
     assert not Session.objects.filter(session_key="old").exists()
     assert AccessAttempt.objects.get().username == "young"
+    with capture_logs() as logs:
+        tasks.purge_visits()
+    assert logs == []
 
 
 def test_neither_password_nor_code_is_kept_or_logged_with_a_failed_login(caplog):

@@ -2,6 +2,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
@@ -15,6 +16,11 @@ PUBLIC_KEY = bytes.fromhex("02261c55675e55ff25edb50b345cfb3a3f35f60712d251cbaaab
 SHORT_FORM = "zQ3shPyZJnxZK4Bwyx9QsaksNKDYTPmpwPvGSjMYVHoXHeEgB"
 LIST = "/admin/registrations/registration/"
 SEARCH = "/admin/search/registrations/registration/"
+
+
+def test_without_the_permission_to_view_nothing_is_searched(client: Client, django_user_model: type[User]) -> None:
+    client.force_login(django_user_model.objects.create_user("support", is_staff=True))
+    assert client.post(SEARCH, {"q": "ab" * 32}).status_code == 403
 
 
 def found(client: Client, term: str, path: str = LIST) -> list[str]:

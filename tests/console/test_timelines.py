@@ -95,6 +95,9 @@ def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Clien
     text = timeline(admin_client, notification)
     assert "Attempts 2 to 3: transient as attempt 1; this is when the last ended" in text
     assert [f"Attempt {number} started" in text for number in range(1, 6)] == [True, False, False, True, True]
+    rows.make_attempt(notification, number=6, outcome=None, started_at=timezone.now())
+    text = timeline(admin_client, notification)
+    assert ("Attempt 6 started" in text, "Attempt 6:" in text) == (True, False)
 
 
 def test_a_timeline_shows_the_trace_of_its_request_where_it_is_traced(

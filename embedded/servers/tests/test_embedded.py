@@ -23,6 +23,7 @@ from embedded.servers.postgres import SETTINGS, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.running import fetch
 from kit.errors import StartError
+from pushserver.indicators.asking import ask_database
 from tests.rig.server import wait_until
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
@@ -87,6 +88,13 @@ def test_postgres_runs_without_rights_in_an_awkward_closed_folder_and_finds_its_
         assert folder.stat().st_uid == (again.account.uid if IS_ROOT else os.geteuid())
     server.socket_dir.unlink()
     assert not {"fsync", "synchronous_commit", "full_page_writes"} & SETTINGS.keys()  # real data are kept safe
+
+
+def test_an_embedded_server_that_starts_is_not_asked_as_it_would_log_an_error(tmp_path, settings):
+    server = EmbeddedPostgres(tmp_path / "postgres", FAST)
+    settings.EMBEDDED_POSTGRES_DIR, settings.DATABASE_URL = server.data_dir, server.url()
+    settings.EMBEDDED = {"DATABASE_URL": server.url()}
+    assert ask_database()[0] == "PostgreSQL is not ready"
 
 
 def test_data_of_another_version_and_a_socket_folder_of_another_account_are_refused_in_one_line(tmp_path):

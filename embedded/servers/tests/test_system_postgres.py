@@ -23,6 +23,7 @@ from embedded.supervisor.processes import PROJECT
 from kit.db.postgresql import versions
 from kit.db.postgresql.sessions import EVERY_SESSION
 from kit.db.reasons import POOLED
+from kit.errors import StartError
 from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
@@ -170,6 +171,13 @@ def test_the_tested_versions_are_the_embedded_and_the_installed_one_and_those_th
     assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
     readme = Path(PROJECT, "README.md").read_text(encoding="utf-8")
     assert f"PostgreSQL {versions.OLDEST} to {versions.NEWEST}" in readme
+
+
+def test_an_unknown_or_absent_server_for_tests_and_benchmarks_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="DATABASE is postgres: it can be embedded or system"):
+        installed.chosen({"DATABASE": "postgres"})
+    with pytest.raises(StartError, match="apt-get install postgresql"):
+        installed.installed(tmp_path)
 
 
 @pytest.mark.django_db(transaction=True)

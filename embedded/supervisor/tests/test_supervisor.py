@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, SIGTERM
 
 import psutil
 import pytest
@@ -334,3 +334,11 @@ def test_nothing_outlives_a_supervisor_that_is_killed(target, has_guard, tmp_pat
         for each in family:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
+
+
+def test_a_process_that_starts_while_all_are_stopped_is_stopped_too():
+    async def scenario(supervisor, stream):
+        await supervisor.stop()
+        return await supervisor.run(script("late", "import time; time.sleep(600)"))
+
+    assert supervised(scenario) == -SIGTERM

@@ -26,8 +26,9 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", version())
 
 
-def test_apps_that_are_gone_and_squashed_migrations_are_not_newer() -> None:
+def test_apps_that_are_gone_and_squashed_migrations_are_not_newer_and_those_of_before_0_2_too_old() -> None:
     assert compare(KNOWN, KNOWN | {("gone", "0009_last"), ("app", "0001_a_squashed_one")}).newer == ()
+    assert compare(KNOWN, {("pushserver", "0001_opened_records")}).words == NO_WAY_UP
 
 
 def test_migrating_a_database_of_before_0_2_is_refused_and_leaves_it_as_it_is(

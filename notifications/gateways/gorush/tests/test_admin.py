@@ -148,6 +148,11 @@ def test_own_rules_are_deleted_with_an_entry_each_that_says_what_it_held(admin_c
     assert ["text: 'new 0', outcome: 'transient'" in held[0], len(set(held))] == [True, 3]
 
 
+def test_without_the_permission_to_view_no_error_text_is_tried(client: Client) -> None:
+    client.force_login(User.objects.create_user("support", is_staff=True))
+    assert client.get(f"{RULES}try/").status_code == 403
+
+
 def test_a_rule_of_the_file_can_be_switched_off_but_not_deleted(admin_client: Client) -> None:
     """It would come back with the next load."""
     dead = rule("Unregistered")
