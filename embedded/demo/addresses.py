@@ -1,7 +1,7 @@
 """Addresses of the embedded servers of a demonstration: those of `manage.py up`, and an XMPP server.
 
-The XMPP server is a Prosody with two users and two components. One component is the one of this server. The other
-plays a user's server. `manage.py` imports this module before the settings, so it may not read them.
+The XMPP server is a Prosody with two components. One is the component of this server, and the other plays a user's
+server. `manage.py` imports this module before the settings, so it may not read them.
 """
 
 import secrets
@@ -48,8 +48,7 @@ def component_of(server: EmbeddedProsody) -> dict[str, str]:
 
 def arguments_of(server: EmbeddedProsody) -> list[str]:
     """Return the arguments of `manage.py demo_clients`."""
-    users = [f"--users={prosody.HOST}", f"--port={server.c2s_port}"]
-    return [*users, f"--server={USER_SERVER}", f"--secret-file={server.folder / SECRET_FILE}"]
+    return [f"--server={USER_SERVER}", f"--secret-file={server.folder / SECRET_FILE}"]
 
 
 def part_of(server: EmbeddedProsody) -> EmbeddedPart:

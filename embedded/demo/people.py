@@ -1,15 +1,15 @@
 """The people of the demonstration: phones of both kinds, and one for each difficulty that servers meet.
 
-They register, look each other up, notify, leave and return. Every line of the log has the two people, the server's
-answer and the milliseconds until it came. None has a token. The device token of a phone decides the outcome of its
-pushes: see `waku_bridge.client.android`.
+They register, look each other up, notify, leave and return. Every line of the log has the people, the server's answer
+and the milliseconds until it came. None has a token. The device token of a phone decides the outcome of its pushes: see
+`waku_bridge.client.state`.
 """
 
 import asyncio
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -18,10 +18,9 @@ from coincurve import PrivateKey
 
 from pushserver.start.demonstration import Person
 from waku_bridge.client.core import Schedule
-from waku_bridge.client.events import Outcome
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
-from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session
+from waku_bridge.client.session import Session, SessionError
 from waku_bridge.client.state import Address, Preferences, android, iphone, new_state
 from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
 from waku_bridge.node import NodeError
@@ -32,12 +31,11 @@ APP_TOPIC = "im.status.ethereum"
 # A server that starts at the same moment receives the second message at the latest.
 IMPATIENT = Schedule(base_seconds=1.0, max_attempts=12)
 PUBLIC_CHAT = chat_hash("demo-town-square")
-REGISTRATION_SECONDS, AWAY_SECONDS = 2.0, 1.0
 # Longer than three servers may take to answer. While a request backs off from an internal error, its person is busy.
-NOTIFICATION_SECONDS = 12.0
+ANSWER_SECONDS = 12.0
 MESSAGE_BYTES = 200
-# Shares of these kinds of events, in percent. The last one is how often a person looks up somebody it has found before.
-CHANGES, DEPARTURES, MENTIONS, FRESH_QUERIES = 8, 4, 20, 30
+# Shares of these kinds of events, in percent.
+CHANGES, DEPARTURES, MENTIONS = 8, 4, 18
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +50,7 @@ CAST = [
 ]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Character:
     """One person with one phone, and what pages show of them."""
 
@@ -61,12 +59,6 @@ class Character:
     sender: SendingClient
     address: Address
     preferences: Preferences
-    is_registered: bool = False
-    is_busy: bool = False  # the person does one thing at a time
-
-    @property
-    def name(self) -> str:
-        return self.shown.name
 
 
 def make_people(seed: int, *, version: int) -> list[Character]:
@@ -99,103 +91,58 @@ def shown() -> list[Person]:
     return [each.shown for each in make_people(SEED, version=0)]
 
 
-def introduce(people: Iterable[Person]) -> Iterator[str]:
-    """Yield a line about each person: the chat key to find it by, its purpose, and the staged fault."""
-    for person in people:
-        staged = f" STAGED FAULT: {person.fault}." if person.fault else ""
-        yield f"{person.name} ({person.device}): {person.purpose}.{staged} Chat key: {person.chat_key}"
+async def play(
+    session: Session, server: bytes, people: Sequence[Character], *, seed: int, pause_seconds: float
+) -> None:
+    """Have everybody register, and then act until cancelled. ``pause_seconds`` is the average time between two events.
 
-
-class DemoRun:
-    """The demonstration. ``pause_seconds`` is the average time between two events.
-
-    The seed decides who acts, and the network decides when.
+    The seed decides who acts on whom, and the network decides when.
     """
+    random, average = Random(seed), pause_seconds * len(people)  # noqa: S311 - chooses who writes to whom
 
-    def __init__(
-        self, session: Session, server: bytes, people: Sequence[Character], *, seed: int, pause_seconds: float
-    ) -> None:
-        self._session = session
-        self._people = people
-        self._random = Random(seed)  # noqa: S311 - chooses who writes to whom
-        self._pause_seconds = pause_seconds
-        for person in people:
-            person.phone.use([server])
-            for other in people:
-                if other is not person:
-                    person.sender.follow(other.shown.public_key)
-
-    async def live(self) -> None:
-        """Play until cancelled. All people register first, as after installing the app."""
-        await asyncio.gather(*(self._register(person) for person in self._people))
-        async with asyncio.TaskGroup() as events:
-            while True:
-                sender, recipient = self._random.sample(self._people, 2)
-                if not sender.is_busy:
-                    events.create_task(self._act(sender, recipient))
-                await asyncio.sleep(self._pause_seconds * self._random.uniform(0.5, 1.5))
-
-    async def _act(self, sender: Character, recipient: Character) -> None:
-        sender.is_busy, chance = True, self._random.randrange(100)
-        if not sender.is_registered or chance < CHANGES:
-            await self._register(sender)
-        elif chance < CHANGES + DEPARTURES:
-            await self._register(sender, is_leaving=True)
-        else:
-            await self._write(sender, recipient)
-        sender.is_busy = False
-
-    async def _register(self, person: Character, *, is_leaving: bool = False) -> None:
-        """Register the phone, or unregister it. This is repeated until the server answers."""
-        started = time.monotonic()
-        if is_leaving:
-            person.phone.unregister()
-        else:
-            person.phone.change(person.address, person.preferences)
+    async def live(person: Character) -> None:
+        person.phone.use([server])
+        others = [other.shown for other in people if other is not person]
         while True:
             try:
-                await self._session.register(person.phone, timeout_seconds=REGISTRATION_SECONDS)
-            except RegistrationRefused as refused:
-                log.warning("registration_refused", person=person.name, answer=str(refused), ms=_ms_since(started))
-                person.is_registered = is_leaving
-                return
-            except NoAnswer:
-                log.warning("registration_unanswered", person=person.name, ms=_ms_since(started))
-            except NodeError as error:
-                await self._wait_for_node(error)
-            else:
-                facts = {"device": person.shown.device, "version": person.phone.version, "ms": _ms_since(started)}
-                log.info("unregistered" if is_leaving else "registered", person=person.name, **facts)
-                person.is_registered = not is_leaving
-                return
+                await _act(session, person, random.choice(others), chance=random.randrange(100))
+            except (SessionError, NodeError) as error:
+                log.warning("failed", person=person.shown.name, reason=str(error))
+            await asyncio.sleep(average * random.uniform(0.5, 1.5))
 
-    async def _write(self, sender: Character, recipient: Character) -> None:
-        is_mention, is_fresh = (self._random.randrange(100) < share for share in (MENTIONS, FRESH_QUERIES))
-        who, client = {"sender": sender.name, "recipient": recipient.name}, recipient.shown.public_key
-        core, message = sender.sender, os.urandom(MESSAGE_BYTES)
+    async with asyncio.TaskGroup() as group:
+        for person in people:
+            group.create_task(live(person))
+
+
+async def _act(session: Session, person: Character, other: Person, *, chance: int) -> None:
+    if person.phone.advertisement() is None or chance < CHANGES:
+        person.phone.change(person.address, person.preferences)
+        await _register(session, person, "registered")
+    elif chance < CHANGES + DEPARTURES:
+        person.phone.unregister()
+        await _register(session, person, "unregistered")
+    else:
+        await _write(session, person, other, is_mention=chance >= 100 - MENTIONS)
+
+
+async def _register(session: Session, person: Character, event: str) -> None:
+    started, facts = time.monotonic(), {"person": person.shown.name, "device": person.shown.device}
+    await session.register(person.phone, timeout_seconds=ANSWER_SECONDS)
+    log.info(event, **facts, version=person.phone.version, ms=_ms_since(started))
+
+
+async def _write(session: Session, person: Character, other: Person, *, is_mention: bool) -> None:
+    who, core = {"sender": person.shown.name, "recipient": other.name}, person.sender
+    started = time.monotonic()
+    found = await session.look_up(core, other.public_key)
+    log.info("looked_up", **who, answer=f"{len(found)} installation", ms=_ms_since(started))
+    if found:  # otherwise the sender is no contact
+        started, message = time.monotonic(), os.urandom(MESSAGE_BYTES)
         content = core.mention(PUBLIC_CHAT, message) if is_mention else core.one_to_one(message)
-        started = time.monotonic()
-        try:
-            if is_fresh or not core.destinations(client):
-                found = await self._session.look_up(core, client)
-                answer = f"{len(found)} installation" if found else "not for you"
-                log.info("looked_up", **who, answer=answer, ms=_ms_since(started))
-            if core.destinations(client):
-                started = time.monotonic()
-                notified = await self._session.notify(
-                    core, client, content, os.urandom(32), timeout_seconds=NOTIFICATION_SECONDS
-                )
-                outcomes = (settled.outcome for settled in notified.installations)
-                answer = ", ".join("success" if each is Outcome.NOTIFIED else each.upper() for each in outcomes)
-                log.info("notified", **who, answer=answer, ms=_ms_since(started))
-        except NoAnswer as silence:
-            log.info("no_answer", **who, reason=str(silence))
-        except NodeError as error:
-            await self._wait_for_node(error)
-
-    async def _wait_for_node(self, error: NodeError) -> None:
-        log.warning("node_away", error=str(error))
-        await asyncio.sleep(AWAY_SECONDS)
+        sending = session.notify(core, other.public_key, content, os.urandom(32), timeout_seconds=ANSWER_SECONDS)
+        answers = {settled.outcome for settled in (await sending).installations}
+        log.info("notified", **who, answer=", ".join(answers), ms=_ms_since(started))
 
 
 def _ms_since(started: float) -> int:

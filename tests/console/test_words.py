@@ -136,6 +136,6 @@ def test_every_page_shows_that_faults_are_staged_and_find_leads_to_each_person(s
     section = support.get("/admin/find/").content.decode().partition('id="people"')[2].partition("</section>")[0]
     listed = section.split("<li>")[1:]
     for name, person, row in zip(NAMES, people, listed, strict=True):
-        assert f'<a href="/admin/users/{key_hash(person.shown.public_key).hex()}/">{person.name}</a>' in row
-        assert person.name.startswith(name)
+        assert f'<a href="/admin/users/{key_hash(person.shown.public_key).hex()}/">{person.shown.name}</a>' in row
+        assert person.shown.name.startswith(name)
         assert ("staged fault" in row) == (name in STAGED_FAULTS)

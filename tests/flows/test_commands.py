@@ -178,11 +178,12 @@ SEED = 7
 
 def test_the_demonstration_runs_until_it_is_stopped(fleet: Fleet, network: Network) -> None:
     tokens = {person.address.device_token for person in make_people(SEED, version=0)}
+    assert network.rows("SELECT count(*) FROM spark_reports_reportrun") == [(0,)]  # an operator's own database
     fleet.start(manage("demo", "demo_clients", f"--seed={SEED}", "--pause=0.1", stop_order=StopOrder.FRONT))
     process = fleet.running["demo"]
     wait_until(lambda: tokens & {push["token"] for push in network.pushes()}, what="a notification reaches gorush")
     wait_until(
-        lambda: re.search(r"notified .*answer=success.*ms=\d+", fleet.log("demo")), what="the demonstration prints it"
+        lambda: re.search(r"notified .*answer=notified.*ms=\d+", fleet.log("demo")), what="the demonstration prints it"
     )
     fleet.stop("demo")
     assert process.returncode == 0

@@ -1,5 +1,5 @@
 """`manage.py demo`: run `up` with clients that register, query and notify all the time, so that every screen shows
-activity. Where Prosody is installed, users of XMPP do the same.
+activity. Where Prosody is installed, a server of XMPP users notifies as well.
 """
 
 from dataclasses import replace
@@ -7,16 +7,17 @@ from dataclasses import replace
 from django.conf import settings
 
 from embedded.demo.addresses import arguments_of, demo_server, part_of
-from embedded.demo.people import introduce, shown
+from embedded.demo.people import shown
 from embedded.management.commands import up
 from embedded.stack.plan import Plan, manage
 from embedded.supervisor.processes import StopOrder
+from pushserver.start.demonstration import Person
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 XMPP_PEOPLE = (
-    "Through XMPP: Juliet and Romeo write to each other, and a server pushes to Benvolio, Mercutio and Rosaline. "
-    "Rosaline has a STAGED FAULT: the token is dead."
+    "Through XMPP: a server pushes to Benvolio, Mercutio and Rosaline. Rosaline has a STAGED FAULT: the token is dead."
 )
+PASTE = "Paste a chat key into the console's box, or see the page Find."
 
 
 class Command(up.Command):
@@ -25,16 +26,17 @@ class Command(up.Command):
     def plan(self, cpus: int) -> Plan:
         """Return the plan of `manage.py up` with clients, and Prosody where it is installed."""
         server = demo_server(settings.DATA_DIR) if "XMPP_COMPONENT_JID" in settings.EMBEDDED else None
-        arguments = arguments_of(server) if server else []
+        arguments, parts, note = (arguments_of(server), [part_of(server)], [XMPP_PEOPLE]) if server else ([], [], [])
         plan = super().plan(cpus)
         return replace(
             plan,
-            embedded=[*plan.embedded, *([part_of(server)] if server else [])],
+            embedded=[*plan.embedded, *parts],
             services=[*plan.services, manage("clients", "demo_clients", *arguments, stop_order=StopOrder.FRONT)],
-            notes=self.notes(),
+            notes=[STAGED, *map(introduction, shown()), *note, PASTE],
         )
 
-    def notes(self) -> list[str]:
-        """Return lines about the people of the demonstration. They are made up, so their keys may be shown."""
-        of_xmpp = [XMPP_PEOPLE] if "XMPP_COMPONENT_JID" in settings.EMBEDDED else []
-        return [STAGED, *introduce(shown()), *of_xmpp, "Paste a chat key into the console's box, or see the page Find."]
+
+def introduction(person: Person) -> str:
+    """Return a line about a person. All are made up, so their keys may be shown."""
+    staged = f" STAGED FAULT: {person.fault}." if person.fault else ""
+    return f"{person.name} ({person.device}): {person.purpose}.{staged} Chat key: {person.chat_key}"

@@ -1,7 +1,7 @@
 """`manage.py demo_clients`: run phones that register, look each other up and notify each other, endlessly.
 
-With an XMPP server, its users do the same: two of them write to each other, and a server speaks Push 2.0. Made-up
-reports are published first, so that there are charts at once.
+With an XMPP server, a server of users notifies as well. Made-up reports are published first, so that there are charts
+at once.
 """
 
 import asyncio
@@ -9,22 +9,17 @@ import logging
 import signal
 import time
 from contextlib import suppress
-from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import httpx
-import orjson
 import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from embedded.demo import xmpp
-from embedded.demo.people import SEED, DemoRun, make_people
+from embedded.demo import people, xmpp
 from embedded.demo.reports import publish_stored
-from kit.http.connections import HttpClient, new_client
+from kit.http.connections import new_client
 from waku_bridge.client.session import Session
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
@@ -40,18 +35,16 @@ class Command(BaseCommand):
     help = "Keep the server busy with a few clients that behave like phones. For demonstrations only."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--seed", type=int, default=SEED, help="who the clients are and what they do (1)")
+        parser.add_argument("--seed", type=int, default=people.SEED, help="who the clients are and what they do (1)")
         parser.add_argument("--pause", type=float, default=1.0, help="seconds between two events, on average (1)")
-        parser.add_argument("--users", default="", metavar="DOMAIN", help="domain of two users of XMPP")
-        parser.add_argument("--port", type=int, help="port of their server for clients, on this machine")
-        parser.add_argument("--server", metavar="DOMAIN", help="the component that speaks Push 2.0")
+        parser.add_argument("--server", metavar="DOMAIN", help="a component that notifies users of XMPP")
         parser.add_argument("--secret-file", type=Path, help="file with the secret of that component")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        if not settings.WAKU_NODES and not options["users"]:
+        if not settings.WAKU_NODES and not options["server"]:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py demo`.")
         publish_stored()
-        if options["users"]:
+        if options["server"]:
             logging.getLogger("slixmpp").setLevel(logging.WARNING)  # it logs every connection
             App.objects.get_or_create(slug=xmpp.APP, defaults={"app_topic": BUNDLE, "created_at": timezone.now()})
         log.info("demo_started", node=next(iter(settings.WAKU_NODES), ""), service=settings.XMPP_COMPONENT_JID)
@@ -73,23 +66,10 @@ async def _live(options: dict[str, Any]) -> None:
         if settings.WAKU_NODES:
             node, topic = WakuNode(settings.WAKU_NODES[0], client), settings.WAKU_PUBSUB_TOPICS[0]
             session = Session(node, pubsub_topic=topic, poll_seconds=POLL_SECONDS)
-            people = make_people(seed, version=int(time.time()))
-            run = DemoRun(session, server_identity().pub33, people, seed=seed, pause_seconds=pause)
-            group.create_task(run.live())
-        if options["users"]:
-            last_push = partial(_last_push, client, next(iter(settings.GORUSH_URLS), ""))
-            service = xmpp.Service(settings.XMPP_COMPONENT_JID, 3 * pause, last_push)
-            users = [xmpp.User(name, options["users"], options["port"]) for name in ("Juliet", "Romeo")]
+            cast = people.make_people(seed, version=int(time.time()))
+            server = server_identity().pub33
+            group.create_task(people.play(session, server, cast, seed=seed, pause_seconds=pause))
+        if options["server"]:
             secret = options["secret_file"].read_text(encoding="ascii").strip()
             address = options["server"], secret, settings.XMPP_COMPONENT_HOST, settings.XMPP_COMPONENT_PORT
-            group.create_task(xmpp.play(lambda: xmpp.converse(service, *users)))
-            group.create_task(xmpp.play(lambda: xmpp.serve(service, address)))
-
-
-async def _last_push(client: HttpClient, gorush_url: str, token: str, since: int) -> int | None:
-    """Return the id of the newest push to a token, by the development gorush. A real gorush keeps no record."""
-    try:
-        answer = await client.request("GET", f"{gorush_url}/dev/pushes?token={token}&since={since}")
-    except httpx.HTTPError:
-        return None
-    return int(orjson.loads(answer.content)["last_id"]) if answer.status_code == HTTPStatus.OK else None
+            group.create_task(xmpp.play(settings.XMPP_COMPONENT_JID, address, pause_seconds=3 * pause))
