@@ -10,7 +10,7 @@ import pytest
 from tests.rig.network import Network, android, iphone, new_identity, new_sender, unregistered_phone
 from waku_bridge.client.events import Notified, Outcome
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import NoAnswer, RegistrationRefused
 from waku_bridge.client.state import Address, Preferences, Standing, new_state
 from waku_bridge.messages import RegistrationError
@@ -89,12 +89,11 @@ def _forgetful(phone: RegisteringClient) -> RegisteringClient:
 
 
 # Reference clients ----------------------------------------------------------------------------------------------------
-QUICK = Timeouts(gather_seconds=0)
 
 
 @pytest.fixture
 def sender() -> SendingClient:
-    return SendingClient(new_identity(), os.urandom, timeouts=QUICK)
+    return SendingClient(new_identity(), os.urandom, gather_seconds=0)
 
 
 @pytest.mark.requirement("Q1")

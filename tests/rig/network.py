@@ -14,13 +14,13 @@ import psycopg
 from coincurve import PrivateKey
 
 from kit.http.connections import PlainClient, new_client
-from notifications.messages import Report
+from notifications.messages import PushNotification, Report
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, wait_until
 from waku_bridge.client import state as addresses
 from waku_bridge.client.events import Destination, Notified
-from waku_bridge.client.notices import Content, ask_to_push, one_to_one
+from waku_bridge.client.notices import ask_to_push, one_to_one
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import CLOCK_SKEW_NS, NoAnswer, Session, StoreReader
 from waku_bridge.client.state import Address, Preferences, Standing, new_state
 from waku_bridge.codec import topics
@@ -33,7 +33,6 @@ from waku_bridge.node import WakuNode
 
 # Long enough for a busy machine: nothing here measures time.
 TIMEOUT_SECONDS = 120.0
-TIMEOUTS = Timeouts(answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 POLL_SECONDS = 0.05
 APP_TOPIC = "im.status.ethereum"
 CONNECTIONS = 64
@@ -56,13 +55,13 @@ class Sender:
         self.core = self.new_core()
 
     def new_core(self) -> SendingClient:
-        return SendingClient(self.identity, os.urandom, timeouts=TIMEOUTS)
+        return SendingClient(self.identity, os.urandom, answer_seconds=TIMEOUT_SECONDS, gather_seconds=0)
 
-    def one_to_one(self, message: bytes = b"") -> Content:
+    def one_to_one(self, message: bytes = b"") -> PushNotification:
         return one_to_one(self.identity.pub33, message)
 
     def request(
-        self, destinations: Sequence[Destination], content: Content, message_id: bytes, *, timestamp_ns: int
+        self, destinations: Sequence[Destination], content: PushNotification, message_id: bytes, *, timestamp_ns: int
     ) -> Encoded:
         return ask_to_push(
             destinations,
@@ -127,7 +126,7 @@ class Network:
         self,
         sender: Sender,
         destinations: Sequence[Destination],
-        content: Content | None = None,
+        content: PushNotification | None = None,
         message_id: bytes | None = None,
     ) -> tuple[Report, ...]:
         """Send one request, independently of earlier ones, and return the server's reports.

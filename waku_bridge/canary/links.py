@@ -30,7 +30,7 @@ from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Refused
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import RegistrationRefused
 from waku_bridge.client.state import Address, Standing, new_state
 from waku_bridge.identity import canary_identity, server_identities
@@ -158,8 +158,8 @@ def _phone(server: bytes) -> RegisteringClient:
 
 
 def _sender(timeout_seconds: float) -> SendingClient:
-    timeouts = Timeouts(answer_seconds=timeout_seconds, gather_seconds=0)
-    return SendingClient(new_identity(os.urandom), os.urandom, timeouts=timeouts, fail_over=False)
+    identity = new_identity(os.urandom)
+    return SendingClient(identity, os.urandom, answer_seconds=timeout_seconds, gather_seconds=0, fail_over=False)
 
 
 def _is_accepted(phone: RegisteringClient, server: bytes) -> bool:

@@ -20,7 +20,7 @@ events that happened. Keys and randomness are arguments. `Session` does all of t
     destinations = await session.look_up(sender, client_key)
     result = await session.notify(sender, client_key, sender.one_to_one(), status_message_id)
 
-    async for event in session.events(client): ...      # never ends: retries, periodic contact codes
+    await session.drive(client, lambda: False, timeout_seconds=inf)     # retries, periodic contact codes
 
 Public keys are compressed (33 bytes) everywhere, key hashes and chat hashes have 64 bytes, and Status message ids 32.
 Times in the cores are Unix nanoseconds. No message of a peer raises an exception: an `Ignored` event has the reason why

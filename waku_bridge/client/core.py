@@ -151,12 +151,8 @@ def topic_key(name: str) -> bytes:
 
 
 def new_identity(random_bytes: RandomBytes) -> Identity:
-    """Return a new key pair, ephemeral or for anonymous mode.
+    """Return a new key pair, ephemeral or for anonymous mode. It draws 32 bytes.
 
-    It draws 32 bytes, and once in 2^128 times it draws again.
+    Raises ValueError once in 2^128 times, when they are zero or not below the order of the curve.
     """
-    while True:
-        try:
-            return Identity(PrivateKey(random_bytes(32)))
-        except ValueError:  # the number is zero, or not below the order of the curve
-            continue
+    return Identity(PrivateKey(random_bytes(32)))

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from registrations.messages import QueryInfo
 from registrations.uuids import is_uuid
-from waku_bridge.client.core import SECOND_NS
 from waku_bridge.client.events import Destination, Reason
 from waku_bridge.codec.crypto.access_tokens import find_access_token
 from waku_bridge.codec.crypto.grants import verify_grant
@@ -63,9 +62,9 @@ class Directory:
         if known.get(place) == destination:
             del known[place]
 
-    def is_fresh(self, client: bytes, *, now_ns: int, fresh_seconds: float) -> bool:
-        """Return whether destinations of this client were learned lately, so that no query is needed."""
-        return bool(self._known[client]) and now_ns - self._learned_at_ns[client] < fresh_seconds * SECOND_NS
+    def is_fresh(self, client: bytes, *, since_ns: int) -> bool:
+        """Return whether destinations of this client were learned after that time, so that no query is needed."""
+        return bool(self._known[client]) and self._learned_at_ns[client] > since_ns
 
     def note_activity(self, client: bytes, installation_id: str, at_ns: int) -> None:
         """Note that the client wrote from this installation at that time."""

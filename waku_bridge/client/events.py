@@ -134,16 +134,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """All installations of one client are settled.
-
-    Where there are no installations, ``answer_count`` is the reason: no server answered (0), or the answers had nothing
-    for this sender.
-    """
+    """All installations of one client are settled. There may be none."""
 
     message_id: bytes
     client: bytes
     installations: tuple[Settled, ...]
-    answer_count: int = 0
 
     @property
     def is_notified(self) -> bool:

@@ -10,7 +10,7 @@ by which a push replaces another from message, key and installation. A sender th
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
@@ -27,31 +27,25 @@ REPEATABLE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The content of a notification. ``chat_id`` and ``author`` are hashes (64 bytes). ``message`` is for the device.
-
-    ``type`` is a NotificationType. A notification with an unknown number is delivered with a general text.
-    """
-
-    type: int
-    chat_id: bytes
-    author: bytes
-    message: bytes = field(default=b"", repr=False)
-
-
-def one_to_one(author: bytes, message: bytes = b"") -> Content:
+def one_to_one(author: bytes, message: bytes = b"") -> PushNotification:
     """Return the content of a message from ``author`` (33-byte chat key) to the recipient alone.
 
     The id of a one-to-one chat is the chat key of the other side.
     """
-    me = author_hash(author)
-    return Content(NotificationType.MESSAGE, chat_id=me, author=me, message=message)
+    return content_of(NotificationType.MESSAGE, author, chat_id=author_hash(author), message=message)
+
+
+def content_of(type_: int, author: bytes, *, chat_id: bytes, message: bytes) -> PushNotification:
+    """Return the content of a notification, which is for no installation yet.
+
+    ``chat_id`` is a hash (64 bytes). A notification with an unknown type is delivered with a general text.
+    """
+    return PushNotification(b"", "", "", type_, chat_id, author_hash(author), message)
 
 
 def ask_to_push(
     destinations: Sequence[Destination],
-    content: Content,
+    content: PushNotification,
     message_id: bytes,
     *,
     signer: Identity,
@@ -66,14 +60,11 @@ def ask_to_push(
     with its identity.
     """
     notifications = tuple(
-        PushNotification(
+        replace(
+            content,
             public_key_hash=destination.public_key_hash,
             installation_id=destination.installation_id,
             access_token=destination.access_token,
-            type=content.type,
-            chat_id=content.chat_id,
-            author=content.author,
-            message=content.message,
         )
         for destination in destinations
     )
@@ -181,13 +172,12 @@ class Notice:
 
     message_id: bytes
     client: bytes
-    content: Content
+    content: PushNotification
     wanted: tuple[str, ...] | None
     devices: dict[str, Device] = field(default_factory=dict)
     is_started: bool = False
     has_queried: bool = False
     is_over: bool = False
-    answer_count: int = 0
 
     def reopen(self, wanted: tuple[str, ...] | None) -> None:
         """Start again at the user's request. Only installations that certainly failed are attempted once more."""
@@ -233,5 +223,4 @@ class Notice:
 
     def result(self) -> Notified:
         """Return the outcomes of all devices."""
-        settled = tuple(self.settled(device) for device in self.devices.values())
-        return Notified(self.message_id, self.client, settled, self.answer_count)
+        return Notified(self.message_id, self.client, tuple(map(self.settled, self.devices.values())))

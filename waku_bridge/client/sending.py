@@ -11,30 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from notifications.messages import NotificationType, Report, ReportError
+from notifications.messages import NotificationType, PushNotification, Report, ReportError
 from registrations.messages import QueryInfo
 from waku_bridge.client.core import SECOND_NS, Core, Opened, Subscriptions, new_identity, topic_key
 from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import Destination, Event, Learned, LookedUp, Notified, Reason, Step
-from waku_bridge.client.notices import Content, Device, Notice, Phase, ask_to_push, one_to_one
+from waku_bridge.client.notices import Device, Notice, Phase, ask_to_push, content_of, one_to_one
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import encode_query
-from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes, author_hash, key_hash
+from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes, key_hash
 from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, Query, QueryResponse, WakuMessage
 
-FRESH_SECONDS = 86_400.0  # older destinations are queried again
+FRESH_NS = 86_400 * SECOND_NS  # older destinations are queried again
 MAX_INFOS = 100
 MAX_NOTICES = 10_000
 # How long answers to a query or a request are read, also after its deadline.
 LISTEN_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Timeouts of a sender: for an answer, and after a useful answer for those of other servers."""
-
-    answer_seconds: float = 3.0
-    gather_seconds: float = 0.3
 
 
 @dataclass
@@ -81,8 +73,9 @@ class SendingClient(Core):
     nothing.
 
     ``client`` is the key (33 bytes) under which a user is registered: the chat key, or in anonymous mode a key that the
-    user disclosed. With ``fail_over=False`` there is no request to a second server when the first does not answer. Then
-    a notification may be missing, but none comes twice.
+    user disclosed. A query or request waits ``answer_seconds`` for an answer. After a useful answer, a query waits
+    ``gather_seconds`` for those of other servers. With ``fail_over=False`` there is no request to a second server when
+    the first does not answer. Then a notification may be missing, but none comes twice.
     """
 
     def __init__(
@@ -90,13 +83,14 @@ class SendingClient(Core):
         identity: Identity,
         random_bytes: RandomBytes,
         *,
-        timeouts: Timeouts | None = None,
+        answer_seconds: float = 3.0,
+        gather_seconds: float = 0.3,
         fail_over: bool = True,
     ) -> None:
         super().__init__(identity)
         self.directory = Directory()
         self._random_bytes = random_bytes
-        self._timeouts = timeouts or Timeouts()
+        self._answer_ns, self._gather_ns = round(answer_seconds * SECOND_NS), round(gather_seconds * SECOND_NS)
         self._fail_over = fail_over
         self._wanted: set[bytes] = set()  # clients to be looked up at the next tick
         self._followed: dict[bytes, tuple[str, bytes]] = {}  # content topic and its key, by client
@@ -109,16 +103,15 @@ class SendingClient(Core):
 
     # Requests of the user
 
-    def one_to_one(self, message: bytes = b"") -> Content:
+    def one_to_one(self, message: bytes = b"") -> PushNotification:
         """Return the content of a message from this user to the recipient alone."""
         return one_to_one(self.identity.pub33, message)
 
-    def mention(self, chat_id: bytes, message: bytes = b"") -> Content:
+    def mention(self, chat_id: bytes, message: bytes = b"") -> PushNotification:
         """Return the content of a message that mentions the recipient, or replies to it, in a chat (`chat_hash` of its
         id).
         """
-        author = author_hash(self.identity.pub33)
-        return Content(NotificationType.MENTION, chat_id=chat_id, author=author, message=message)
+        return content_of(NotificationType.MENTION, self.identity.pub33, chat_id=chat_id, message=message)
 
     def follow(self, client: bytes) -> None:
         """Read a client's contact codes from now on, and the earlier ones from the store."""
@@ -145,7 +138,7 @@ class SendingClient(Core):
         return self.directory.destinations(client)
 
     def notify(
-        self, client: bytes, content: Content, message_id: bytes, installation_ids: Sequence[str] | None = None
+        self, client: bytes, content: PushNotification, message_id: bytes, installation_ids: Sequence[str] | None = None
     ) -> None:
         """Have a client's devices notified about the Status message with this id (32 bytes).
 
@@ -235,7 +228,7 @@ class SendingClient(Core):
             return [opened.ignored(Reason.FAILED_QUERY)]
         events = self._learn(opened, query.client, response.info, now_ns, answered_by=server)
         if any(isinstance(event, Learned) for event in events):
-            query.ends_ns = min(query.ends_ns, now_ns + round(self._timeouts.gather_seconds * SECOND_NS))
+            query.ends_ns = min(query.ends_ns, now_ns + self._gather_ns)
         return events
 
     def _learn(
@@ -305,7 +298,7 @@ class SendingClient(Core):
         """Choose the devices, once they are known, and return whether that is done."""
         client = notice.client
         known = {place.installation_id for place in self.directory.destinations(client)}
-        is_fresh = self.directory.is_fresh(client, now_ns=now_ns, fresh_seconds=FRESH_SECONDS)
+        is_fresh = self.directory.is_fresh(client, since_ns=now_ns - FRESH_NS)
         knows_enough = is_fresh and (notice.wanted is None or known >= set(notice.wanted))
         if not notice.has_queried and not knows_enough:
             self._query(client, now_ns, step)
@@ -313,7 +306,6 @@ class SendingClient(Core):
             return False
         wanted = known if notice.wanted is None else notice.wanted
         notice.choose(self.directory.by_activity(client, wanted))
-        notice.answer_count = self.answer_count(client)
         return True
 
     def _next(self, notice: Notice, device: Device, now_ns: int, step: Step) -> Destination | None:
@@ -341,7 +333,7 @@ class SendingClient(Core):
             timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         )
-        query = _Query(key, encoded.message_id, now_ns, client, self._answer_due_ns(now_ns))
+        query = _Query(key, encoded.message_id, now_ns, client, now_ns + self._answer_ns)
         self._queries[client] = self._asked[key.pub33] = query
         step.messages.append(encoded.message)
 
@@ -350,7 +342,7 @@ class SendingClient(Core):
     ) -> WakuMessage:
         key = new_identity(self._random_bytes)
         for device, destination in pairs:
-            device.note_asked(destination, key.pub33, self._answer_due_ns(now_ns))
+            device.note_asked(destination, key.pub33, now_ns + self._answer_ns)
         devices = {(place.public_key_hash, place.installation_id): device for device, place in pairs}
         self._asked[key.pub33] = _Request(key, notice.message_id, now_ns, server, notice, devices)
         return ask_to_push(
@@ -361,9 +353,6 @@ class SendingClient(Core):
             timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         ).message
-
-    def _answer_due_ns(self, now_ns: int) -> int:
-        return now_ns + round(self._timeouts.answer_seconds * SECOND_NS)
 
     def _stop_listening(self, now_ns: int) -> None:
         oldest_ns = now_ns - round(LISTEN_SECONDS * SECOND_NS)

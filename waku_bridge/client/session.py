@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from notifications.messages import PushNotification
 from waku_bridge.client.core import SECOND_NS, Core
 from waku_bridge.client.events import Destination, Event, Notified, Step
-from waku_bridge.client.notices import Content
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.state import Standing
@@ -32,12 +32,7 @@ OVERLAP_NS = 60 * 10**9
 
 
 class SessionError(Exception):
-    """A method of `Session` did not reach its goal.
-
-    SessionError
-    ├── NoAnswer                no server answered in time
-    └── RegistrationRefused     a server refused the registration
-    """
+    """A method of `Session` did not reach its goal."""
 
 
 class NoAnswer(SessionError):  # noqa: N818 - says what is wrong
@@ -125,10 +120,10 @@ def _read(raw: Any) -> WakuMessage | None:
 class Session:
     """One node and one shard, for any number of clients at the same time.
 
-    A client sends and receives only while a method of the session runs: `register`, `look_up` or `notify`, or `events`,
-    which never ends, as on a phone. ``on_event`` is called with each client and event. Every method raises NodeError
-    when the node does not take its first messages. While a method waits for an answer, it repeats failed requests to
-    the node until the time is up.
+    A client sends and receives only while a method of the session runs: `register`, `look_up` or `notify`, or `drive`,
+    on a phone without end. ``on_event`` is called with each client and event. Every method raises NodeError when the
+    node does not take its first messages. While a method waits for an answer, it repeats failed requests to the node
+    until the time is up.
     """
 
     def __init__(
@@ -138,7 +133,7 @@ class Session:
         pubsub_topic: str = DEFAULT_PUBSUB_TOPIC,
         poll_seconds: float = POLL_SECONDS,
         clock_ns: Callable[[], int] = time.time_ns,
-        on_event: Callable[[Core, Event], None] | None = None,
+        on_event: Callable[[Core, Event], object] = lambda _core, _event: None,
     ) -> None:
         self._node = node
         self._pubsub_topic = pubsub_topic
@@ -168,7 +163,7 @@ class Session:
         """Query where a client (33 bytes) can be notified, and return all verified destinations.
 
         The result is empty when there were answers but none for this sender, for instance because it is no contact.
-        Raises NoAnswer when no destination is known and no server answered within the sender's `Timeouts`.
+        Raises NoAnswer when no destination is known and no server answered within the sender's timeouts.
         """
         sender.look_up(client)
         await self.drive(sender, lambda: not sender.is_looking_up(client), timeout_seconds=timeout_seconds)
@@ -181,7 +176,7 @@ class Session:
         self,
         sender: SendingClient,
         client: bytes,
-        content: Content,
+        content: PushNotification,
         message_id: bytes,
         *,
         timeout_seconds: float = 30.0,
@@ -197,59 +192,44 @@ class Session:
             raise NoAnswer("the notification is not settled")
         return result
 
-    async def events(self, core: Core) -> AsyncIterator[Event]:
-        """Drive a client without end, with retries, periodic contact codes and late answers, and yield its events.
-
-        Requests to an unreachable node are repeated, without an exception.
-        """
-        while True:
-            for event in await self._advance(core):
-                yield event
-            await asyncio.sleep(self._poll_seconds)
-
     async def drive(self, core: Core, is_done: Callable[[], object], *, timeout_seconds: float) -> None:
-        """Drive a client until ``is_done`` and all is sent, or until the time is up."""
+        """Drive a client until ``is_done`` and all is sent, or until the time is up.
+
+        It repeats what is due, publishes periodic contact codes and takes in late answers.
+        """
         deadline = time.monotonic() + timeout_seconds
-        await self._publish_due(core, [])
+        await self._publish_due(core)
         while (not is_done() or self._line(core).unsent) and time.monotonic() < deadline:
             await asyncio.sleep(self._poll_seconds)
-            await self._advance(core)
+            with suppress(NodeError):
+                await self._read_new(core)
+            with suppress(NodeError):
+                await self._publish_due(core)
 
     async def publish(self, message: WakuMessage) -> None:
         """Publish a message through the node. Raises NodeError."""
         await self._node.publish(self._pubsub_topic, message)
 
-    async def _advance(self, core: Core) -> list[Event]:
-        """Take in all new messages and publish all that are due, as far as the node works, and return the events."""
-        happened: list[Event] = []
-        with suppress(NodeError):
-            await self._read_new(core, happened)
-        with suppress(NodeError):
-            await self._publish_due(core, happened)
-        return happened
-
-    async def _read_new(self, core: Core, happened: list[Event]) -> None:
+    async def _read_new(self, core: Core) -> None:
         line = self._line(core)
         for content_topic in tuple(line.history):
             for message in await line.reader.history(content_topic):
-                self._note(core, core.receive(message, self._clock_ns()), happened)
+                self._note(core, core.receive(message, self._clock_ns()))
             line.history.remove(content_topic)
         for message in await line.reader.new(core.subscriptions(), now_ns=self._clock_ns()):
-            self._note(core, core.receive(message, self._clock_ns()), happened)
+            self._note(core, core.receive(message, self._clock_ns()))
 
-    def _note(self, core: Core, step: Step, happened: list[Event]) -> None:
+    def _note(self, core: Core, step: Step) -> None:
         """Keep the messages of a step until they are published. The reader returns no message a second time."""
         line = self._line(core)
         line.unsent += step.messages
         line.history += step.history
-        happened += step.events
-        if self._on_event:
-            for event in step.events:
-                self._on_event(core, event)
+        for event in step.events:
+            self._on_event(core, event)
 
-    async def _publish_due(self, core: Core, happened: list[Event]) -> None:
+    async def _publish_due(self, core: Core) -> None:
         """Publish all messages that are due. Raises NodeError. Messages that were not sent are kept for `UNSENT_NS`."""
-        self._note(core, core.tick(self._clock_ns()), happened)
+        self._note(core, core.tick(self._clock_ns()))
         unsent = self._line(core).unsent
         while unsent:
             message = unsent.pop(0)  # first, because another task may drive the same client meanwhile

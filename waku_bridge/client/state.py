@@ -16,11 +16,10 @@ from typing import Any
 from coincurve import PrivateKey
 
 from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge.client.core import new_identity
 from waku_bridge.codec.keys import Identity, RandomBytes
 from waku_bridge.messages import RegistrationError
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,40 +126,6 @@ def new_uuid(random_bytes: RandomBytes) -> str:
     return str(uuid.UUID(bytes=random_bytes(16), version=4))
 
 
-def dump_state(state: RegistrationState) -> str:
-    """Return the state as JSON, secrets included."""
-    return json.dumps({"format": FORMAT, **asdict(state)}, default=_encode)
-
-
-def load_state(text: str) -> RegistrationState:
-    """Return the state that ``dump_state`` wrote. Raises ValueError for any other text."""
-    try:
-        raw = json.loads(text, object_hook=_decode)
-        if raw.pop("format") != FORMAT:
-            raise ValueError("the state is of another format")
-        state = RegistrationState(**raw)
-        state.servers = [ServerState(**slot | {"standing": Standing(slot["standing"])}) for slot in raw["servers"]]
-        state.preferences = Preferences(**_tuples(raw["preferences"]))
-        state.current = RegistrationMessage(**_tuples(raw["current"])) if raw["current"] else None
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError("this is not the state of a registering client") from error
-    return state
-
-
-def _encode(value: Any) -> dict[str, str]:
-    if isinstance(value, bytes):
-        return {"b64": b64encode(value).decode()}
-    raise TypeError(f"a {type(value).__name__} is no part of a state")
-
-
-def _decode(value: dict[str, Any]) -> Any:
-    return b64decode(value["b64"]) if value.keys() == {"b64"} else value
-
-
-def _tuples(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
-
-
 # The file of a client -------------------------------------------------------------------------------------------------
 
 
@@ -170,41 +135,51 @@ class KeepingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The contents of the file. ``state`` is None until the client registers for the first time."""
+    """The contents of the file."""
 
     identity: Identity = field(repr=False)
-    state: RegistrationState | None = field(default=None, repr=False)
+    state: RegistrationState = field(repr=False)
 
 
 def read(path: Path) -> Kept:
     """Return the client in a file. Raises KeepingError."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        key = bytes.fromhex(raw["private_key"])
-        if len(key) != 32:  # the library would pad a shorter one
-            raise ValueError("no private key")  # noqa: TRY301 - as any other fault of the file
-        return Kept(Identity(PrivateKey(key)), load_state(raw["registration"]) if raw["registration"] else None)
+        raw = json.loads(path.read_text(encoding="utf-8"), object_hook=_decode)
+        key, written = raw.pop("private_key"), raw.pop("format")
+        if len(key) != 32 or written != FORMAT:  # the library would pad a shorter key
+            raise ValueError("no private key, or another format")  # noqa: TRY301 - as any other fault of the file
+        state = RegistrationState(**raw)
+        state.servers = [ServerState(**slot | {"standing": Standing(slot["standing"])}) for slot in raw["servers"]]
+        state.preferences = Preferences(**_tuples(raw["preferences"]))
+        state.current = RegistrationMessage(**_tuples(raw["current"])) if raw["current"] else None
+        return Kept(Identity(PrivateKey(key)), state)
     except OSError as error:
         raise KeepingError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         # The text of a JSON error may quote the file, and with it the key.
         raise KeepingError(f"{path} does not hold a client") from error
 
 
-def read_or_new(path: Path) -> Kept:
-    """Return the client in a file, or a client with a new key when there is no file. Raises KeepingError."""
-    return read(path) if path.exists() else Kept(new_identity(os.urandom))
-
-
 def write(path: Path, kept: Kept) -> None:
     """Write a client to a file of mode 600, atomically. Raises KeepingError."""
-    state = dump_state(kept.state) if kept.state else None
-    text = json.dumps({"private_key": kept.identity.private_key.secret.hex(), "registration": state})
+    content = {"format": FORMAT, "private_key": kept.identity.private_key.secret, **asdict(kept.state)}
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            stream.write(text)
+            json.dump(content, stream, default=_encode)
         draft.replace(path)
     except OSError as error:
         raise KeepingError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _encode(value: bytes) -> dict[str, str]:
+    return {"b64": b64encode(value).decode()}
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    return b64decode(value["b64"]) if value.keys() == {"b64"} else value
+
+
+def _tuples(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

@@ -7,7 +7,7 @@ streams of slixmpp. `NotifyingServer` runs a `UserServer` over a component.
     device = Device(Platform.FCM, token, device_id, app="messenger")
     async with Account("juliet@capulet.test/phone", password, host, port) as juliet:
         answer = await register(juliet, "push.montague.test", device)       # Registered, or Refused with its reason
-        await juliet.ask_own_account(registering.enable_xep0357(answer.service, answer.node, answer.secret))
+        await juliet.ask(registering.enable_xep0357(answer.service, answer.node, answer.secret, new_id()))
 
     async with NotifyingServer("userserver.test", secret, host, port) as server:
         route = Route(answer.service, Dialect.DRAFT, client=answer.client)

@@ -16,7 +16,6 @@ from slixmpp import ClientXMPP, ComponentXMPP
 from slixmpp.xmlstream import tostring
 
 from xmpp_bridge.client import registering
-from xmpp_bridge.client.elements import PING, element, iq
 from xmpp_bridge.client.notifying import Notification
 from xmpp_bridge.client.registering import Answer, Device
 from xmpp_bridge.client.user_server import Event, Route, Step, UserServer
@@ -140,19 +139,6 @@ class Account(Connection):
         stream.enable_plaintext = True
         stream.plugin["feature_mechanisms"].unencrypted_plain = True
         super().__init__(stream, host, port, on_stanza)
-        self._domain = stream.boundjid.host
-
-    async def ask_own_account(self, *request: Element) -> Element:
-        """Send a request to the user's own account, and return the account's answer."""
-        return await self.ask(iq("set", "", new_id(), *request))
-
-    async def ping(self) -> None:
-        """Wait until the server has processed every stanza that was sent so far."""
-        await self.ask(iq("get", self._domain, new_id(), element("ping", PING)))
-
-    def be_available(self) -> None:
-        """Send presence, so that messages to the user are delivered here."""
-        self.send(element("presence"))
 
 
 async def register(account: Connection, service: str, device: Device) -> Answer:

@@ -125,10 +125,10 @@ def read_answer(answer: Element) -> Answer:
     return Registered(values.get("jid", ""), values.get("client", ""), values.get("node", ""), values.get("secret", ""))
 
 
-def enable_xep0357(service: str, node: str, secret: str) -> Element:
+def enable_xep0357(service: str, node: str, secret: str, identifier: str) -> Element:
     """Return the request of XEP-0357, to the user's own account, that enables pushes to a node."""
     options = submitted({"secret": secret}, PUBLISH_OPTIONS)
-    return element("enable", PUSH, {"jid": service, "node": node}, options)
+    return iq("set", "", identifier, element("enable", PUSH, {"jid": service, "node": node}, options))
 
 
 def _command(

@@ -61,6 +61,7 @@ from xmpp_bridge.client.elements import (
     Refused,
     element,
     error,
+    iq,
     refusal_of,
 )
 from xmpp_bridge.client.notifying import Notification
@@ -82,14 +83,14 @@ async def enable_push(peer: Peer, jid: str, device: Device) -> Registered:
     async with peer.account(jid) as account:
         answer = await register(account, SERVICE, device)
         assert isinstance(answer, Registered), answer
-        await account.ask_own_account(registering.enable_xep0357(answer.service, answer.node, answer.secret))
+        await account.ask(registering.enable_xep0357(answer.service, answer.node, answer.secret, new_id()))
         return answer
 
 
 async def write(peer: Peer, to: str, body: str = "Wherefore art thou, Romeo?") -> None:
     async with peer.account(peer.user("romeo"), "desk") as romeo:
         await write_to_absent(romeo, to, body)
-        await romeo.ping()
+        await romeo.ask(iq("get", USERS, new_id(), element("ping", PING)))  # the server has processed the message
 
 
 async def refusal(server: Neighbour, route: Route, notification: Notification) -> Refused:
@@ -160,7 +161,7 @@ async def test_an_app_registers_moves_is_woken_and_leaves_through_the_account_of
         assert isinstance(refused, Refused)
         assert (str(refused), refused.text.partition(":")[0]) == ("modify/bad-request", "token")
         assert isinstance(first, Registered)
-        await juliet.ask_own_account(registering.enable_xep0357(first.service, first.node, first.secret))
+        await juliet.ask(registering.enable_xep0357(first.service, first.node, first.secret, new_id()))
     await write(peer, jid)
     push = await service.wait_for_push(moved)
     assert (push["platform"], push["data"]["k"], "e" in push["data"]) == ("android", "wake", False)

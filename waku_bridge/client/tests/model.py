@@ -3,19 +3,21 @@
 Its decisions follow status-go. The flow tests run the same clients against the real server.
 """
 
+import json
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import QueryInfo, RegistrationMessage
-from waku_bridge.client.core import Core, topic_key
-from waku_bridge.client.events import Destination, Event
+from waku_bridge.client.core import Core, new_identity, topic_key
+from waku_bridge.client.events import Event
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.grants import sign_grant
 from waku_bridge.codec.envelope import Reply, decode, encode_reply
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, key_hash
-from waku_bridge.codec.tests.examples import repeatable
+from waku_bridge.codec.tests.examples import NOW_NS, SERVER, repeatable
 from waku_bridge.messages import (
     Decoded,
     PushResponse,
@@ -29,6 +31,10 @@ from waku_bridge.messages import (
 
 SECOND = 10**9
 RANDOM = repeatable()
+BACKOFF = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "vectors.json").read_text())["backoff"]
+MESSAGE_ID = b"\x0a" * 32
+TABLET = "22222222-2222-4222-8222-222222222222"
+SECOND_SERVER = new_identity(repeatable())
 
 
 @dataclass
@@ -173,10 +179,6 @@ class World:
                         self._carry(core, core.receive(answer, self.now_ns))
 
 
-def destination(server: ModelServer, client: Identity, installation_id: str) -> Destination:
-    known = server.registrations[client.key_hash, installation_id]
-    return Destination(client.pub33, server.key, client.key_hash, installation_id, known.access_token, known.version)
-
-
-def retimed(message: WakuMessage, now_ns: int) -> WakuMessage:
-    return replace(message, timestamp_ns=now_ns)
+def sealed(body: Reply, recipient: bytes, signer: Identity = SERVER) -> WakuMessage:
+    """Return the answer of a server that has no reason to give it."""
+    return ModelServer(signer).seal(body, recipient, NOW_NS)

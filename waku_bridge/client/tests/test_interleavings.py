@@ -10,12 +10,12 @@ from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import TokenType
 from tests.rig.budget import examples
 from tests.rig.rows import firebase_token
-from waku_bridge.client.core import Core, Schedule, new_identity
+from waku_bridge.client.core import Core, Schedule
 from waku_bridge.client.events import Accepted, Event, Learned, Outcome, Settled, Step
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.state import Address, Standing, new_state
-from waku_bridge.client.tests.model import SECOND, ModelServer
+from waku_bridge.client.tests.model import MESSAGE_ID, SECOND, SECOND_SERVER, TABLET, ModelServer
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
@@ -32,9 +32,6 @@ from waku_bridge.codec.tests.examples import (
 )
 from waku_bridge.messages import Decoded, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 
-MESSAGE_ID = b"\x0a" * 32
-TABLET = "22222222-2222-4222-8222-222222222222"
-SECOND_SERVER = new_identity(repeatable())
 ANSWER_SECONDS = 3.0
 ADDRESS = Address(TokenType.FIREBASE, firebase_token("device-token-1"))
 
@@ -184,8 +181,7 @@ def _sending(first_errors: list[int], second_errors: list[int], *, fail_over: bo
     for server in servers:
         server.enrol(CLIENT, UUID, ACCESS_TOKEN)
         server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
-    timeouts = Timeouts(answer_seconds=ANSWER_SECONDS)
-    sender = SendingClient(SENDER, repeatable(), timeouts=timeouts, fail_over=fail_over)
+    sender = SendingClient(SENDER, repeatable(), answer_seconds=ANSWER_SECONDS, fail_over=fail_over)
     sender.notify(CLIENT.pub33, sender.one_to_one(), MESSAGE_ID)
     return Network(sender, servers)
 

@@ -20,14 +20,11 @@ from waku_bridge.client.state import (
     Kept,
     Preferences,
     Standing,
-    dump_state,
-    load_state,
     new_state,
     read,
-    read_or_new,
     write,
 )
-from waku_bridge.client.tests.model import SECOND, ModelServer, World, retimed
+from waku_bridge.client.tests.model import BACKOFF, SECOND, ModelServer, World, sealed
 from waku_bridge.codec import topics
 from waku_bridge.codec.crypto.access_tokens import find_access_token
 from waku_bridge.codec.envelope import Identity, decode
@@ -43,7 +40,6 @@ from waku_bridge.messages import (
     WakuMessage,
 )
 
-BACKOFF = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "vectors.json").read_text())["backoff"]
 ADDRESS = Address(TokenType.APN, apn_token("device-token-1"), "im.status.ethereum")
 ANOTHER = replace(ADDRESS, device_token=apn_token("device-token-2"))
 FRIENDS = Preferences(contacts_only=True, contacts=(SENDER.pub33, OUTSIDER.pub33))
@@ -264,14 +260,20 @@ def test_a_success_counts_after_a_refusal_of_the_repetition(client: RegisteringC
 
 
 @pytest.mark.requirement("R10", "R15")
-def test_a_stored_state_restores_the_same_client_which_repeats_the_same_bytes_in_another_envelope(
-    client, server
+def test_a_file_restores_the_same_client_which_repeats_the_same_bytes_in_another_envelope(
+    client, server, tmp_path
 ) -> None:
-    world = World(server)
+    """Its owner alone can read the file."""
+    world, path = World(server), tmp_path / "clients" / "me.json"
     client.change(ADDRESS, FRIENDS)
+    write(path, Kept(CLIENT, client.state))
     (message,) = client.tick(world.now_ns).messages
-    revived = RegisteringClient(CLIENT, load_state(dump_state(client.state)), repeatable())
-    assert revived.state == client.state
+    write(path, Kept(CLIENT, client.state))
+    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
+    assert [file.name for file in path.parent.iterdir()] == ["me.json"]
+    kept = read(path)
+    assert (kept.identity.pub33, kept.state) == (CLIENT.pub33, client.state)
+    revived = RegisteringClient(kept.identity, kept.state, repeatable())
     (again,) = revived.tick(revived.deadline_ns).messages
     assert _opened(again).content == _opened(message).content
     assert again.payload != message.payload
@@ -304,7 +306,7 @@ Spoil = Callable[[WakuMessage, bytes], WakuMessage]
 SPOILED: dict[str, tuple[Reason, Spoil]] = {
     "another server": (Reason.WRONG_SIGNER, lambda _, asked: _answer(asked, signer=OUTSIDER)),
     "unknown request": (Reason.UNKNOWN_REQUEST, lambda *_: _answer(b"\x0f" * 64)),
-    "another kind": (Reason.UNEXPECTED_TYPE, lambda *_: _sealed(PushResponse(b"\x0a" * 32))),
+    "another kind": (Reason.UNEXPECTED_TYPE, lambda *_: sealed(PushResponse(b"\x0a" * 32), CLIENT.pub33)),
     "no payload": (Reason.NOT_FOR_US, lambda good, _: replace(good, payload=b"")),
     "cut off": (Reason.NOT_FOR_US, lambda good, _: replace(good, payload=good.payload[:-1])),
     "for somebody else": (
@@ -337,7 +339,7 @@ def test_an_answer_counts_once_and_for_its_version_alone(client: RegisteringClie
     asked = _opened(message).request_id
     answer, same_words, refusal = _answer(asked), _answer(asked), _answer(asked, success=False)
     assert [type(event) for event in world.report(client, answer)] == [Accepted, Advertised]
-    late = (_answer(old_id), answer, retimed(answer, world.now_ns + 1), same_words, refusal)
+    late = (_answer(old_id), answer, replace(answer, timestamp_ns=world.now_ns + 1), same_words, refusal)
     reasons = [event.reason for message in late for event in world.report(client, message)]
     assert reasons == [Reason.UNKNOWN_REQUEST, *[Reason.DUPLICATE] * 3, Reason.ALREADY_SETTLED]
     assert client.standing(SERVER.pub33).standing is Standing.ACCEPTED
@@ -352,28 +354,14 @@ def test_a_refusal_without_a_reason_is_a_refusal(client: RegisteringClient) -> N
 # The file of a client
 
 
-def test_a_client_is_found_again_as_it_was_and_its_owner_alone_can_read_the_file(tmp_path: Path) -> None:
-    phone, path = _client(SERVER), tmp_path / "clients" / "me.json"
-    phone.change(ADDRESS)
-    write(path, read_or_new(path))
-    write(path, Kept(phone.identity, phone.state))
-    kept = read_or_new(path)
-    assert (kept.identity.pub33, kept.state) == (phone.identity.pub33, phone.state)
-    assert (stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)) == (0o600, 0o700)
-    assert [file.name for file in path.parent.iterdir()] == ["me.json"]
+WRONG = [{"format": 1}, {"servers": 3}, {"current": 3}, {"other": 1}, {"private_key": "ab"}, {"private_key": "a" * 32}]
 
 
-STATES = ["[]", "{}", '{"format": 1}', '{"format": 2, "servers": 3}', "null"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[]", '{"private_key": "ab", "registration": null}', "not json at all"]
-    + [json.dumps({"private_key": "ab" * 32, "registration": state}) for state in STATES],
-)
-def test_another_file_is_refused_without_quoting_it(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("wrong", ["", "null", "[]", "{}", "not json", *WRONG], ids=str)
+def test_another_file_is_refused_without_quoting_it(client, tmp_path: Path, wrong: str | dict) -> None:
     path = tmp_path / "me.json"
-    path.write_text(text)
+    write(path, Kept(CLIENT, client.state))
+    path.write_text(wrong if isinstance(wrong, str) else json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(KeepingError, match=r"me\.json does not hold a client$"):
         read(path)
 
@@ -413,10 +401,4 @@ def _asked(client: RegisteringClient) -> tuple[World, bytes]:
 def _answer(
     request_id: bytes, *, success: bool = True, signer: Identity = SERVER, recipient: Identity = CLIENT
 ) -> WakuMessage:
-    return _sealed(RegistrationResponse(request_id, success=success), signer, recipient)
-
-
-def _sealed(
-    body: RegistrationResponse | PushResponse, signer: Identity = SERVER, recipient: Identity = CLIENT
-) -> WakuMessage:
-    return ModelServer(signer).seal(body, recipient.pub33, NOW_NS)
+    return sealed(RegistrationResponse(request_id, success=success), recipient.pub33, signer)

@@ -1,20 +1,27 @@
 """The sending client: its queries and requests, their order, and the answers that it accepts."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 
-from notifications.messages import NotificationType, PushRequest, Report, ReportError
+from notifications.messages import NotificationType, PushNotification, PushRequest, Report, ReportError
 from registrations.messages import QueryInfo
-from waku_bridge.client.core import new_identity
-from waku_bridge.client.events import Event, Ignored, Learned, LookedUp, Outcome, Reason
-from waku_bridge.client.notices import Content
-from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS, SendingClient, Timeouts
-from waku_bridge.client.tests.model import SECOND, ModelServer, World, destination, topic_key
+from waku_bridge.client.events import Destination, Event, Ignored, Learned, LookedUp, Outcome, Reason
+from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS, SendingClient
+from waku_bridge.client.tests.model import (
+    BACKOFF,
+    MESSAGE_ID,
+    RANDOM,
+    SECOND,
+    SECOND_SERVER,
+    TABLET,
+    ModelServer,
+    World,
+    sealed,
+    topic_key,
+)
 from waku_bridge.codec import frame, topics
 from waku_bridge.codec.crypto import symmetric
 from waku_bridge.codec.crypto.access_tokens import seal_access_token
@@ -43,15 +50,10 @@ from waku_bridge.messages import (
     WakuMessage,
 )
 
-BACKOFF = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "vectors.json").read_text())["backoff"]
-MESSAGE_ID = b"\x0a" * 32
 OTHER_ID = b"\x0b" * 32
-TABLET = "22222222-2222-4222-8222-222222222222"
 PHONES = [f"{number}0000000-0000-4000-8000-000000000000" for number in range(1, 6)]
 NEW_TOKEN = "c0ffee00-0000-4000-8000-000000000002"
-SECOND_SERVER = new_identity(repeatable())
 CODE_NAME = topics.contact_code_name(CLIENT.pub33)
-RANDOM = repeatable()
 
 
 @pytest.fixture
@@ -144,14 +146,14 @@ ENTRIES: dict[str, tuple[QueryInfo, Reason | None]] = {
 @pytest.mark.parametrize("is_advertised", [False, True], ids=["answer", "contact code"])
 @pytest.mark.parametrize(("info", "reason"), ENTRIES.values(), ids=ENTRIES)
 def test_an_entry_with_a_valid_grant_and_a_token_for_this_sender_is_learned_and_no_other(
-    sender, server, info, reason, is_advertised
+    sender, info, reason, is_advertised
 ) -> None:
     if is_advertised:
         events = _advertised(sender, World(), info)
     else:
         world, question = _asked(sender)
         events = world.report(sender, _answer(question, info))
-    found = destination(server, CLIENT, UUID)
+    found = Destination(CLIENT.pub33, SERVER.pub33, CLIENT.key_hash, UUID, ACCESS_TOKEN, 1)
     if reason:
         assert _reasons(events) == [reason]
         assert sender.destinations(CLIENT.pub33) == ()
@@ -173,7 +175,7 @@ def test_bad_entries_do_not_hide_a_good_one_and_only_the_first_of_an_endless_ans
     ("infos", "seconds", "count"), [((), 3.0, 1), ((INFO,), 0.3, 1), (None, 3.0, 0)], ids=["empty", "useful", "none"]
 )
 def test_a_query_ends_after_three_seconds_or_a_moment_after_a_useful_answer(infos, seconds, count) -> None:
-    sender = _sender(timeouts=Timeouts(gather_seconds=0.3))
+    sender = _sender(gather_seconds=0.3)
     world, question = _asked(sender)
     if infos is not None:
         world.report(sender, _answer(question, *infos))
@@ -185,15 +187,16 @@ def test_a_query_ends_after_three_seconds_or_a_moment_after_a_useful_answer(info
 # Contact codes
 
 
-@pytest.mark.parametrize("server_key", [b"", b"\x02" + b"\xff" * 32, SERVER.pub65, SERVER.pub33 + b"\x00"])
-def test_an_advertised_server_must_be_a_compressed_key(sender: SendingClient, server_key: bytes) -> None:
-    events = _advertised(sender, World(), INFO, server_key=server_key)
-    assert _reasons(events) == [Reason.BAD_SERVER_KEY]
+NO_KEYS = [b"", b"\x02" + b"\xff" * 32, SERVER.pub65, SERVER.pub33 + b"\x00"]
 
 
-def test_the_contact_code_of_somebody_else_on_this_topic_is_ignored(sender: SendingClient) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [({"author": OUTSIDER}, Reason.WRONG_SIGNER), *(({"server_key": key}, Reason.BAD_SERVER_KEY) for key in NO_KEYS)],
+)
+def test_a_contact_code_of_somebody_else_or_without_a_compressed_server_key_is_ignored(sender, wrong, reason) -> None:
     """Everybody who has the client's key can write to its topic."""
-    assert _reasons(_advertised(sender, World(), INFO, author=OUTSIDER)) == [Reason.WRONG_SIGNER]
+    assert _reasons(_advertised(sender, World(), INFO, **wrong)) == [reason]
     assert sender.destinations(CLIENT.pub33) == ()
 
 
@@ -230,7 +233,7 @@ def test_a_contact_code_of_a_day_spares_the_query(sender, server, ages, wanted, 
 
 @pytest.mark.requirement("N4", "N6")
 def test_one_request_to_the_server_with_the_newest_registration_has_all_installations(server, second) -> None:
-    sender = _sender(timeouts=Timeouts())  # waits a moment for the answers of other servers
+    sender = _sender(gather_seconds=0.3)  # waits a moment for the answers of other servers
     server.enrol(CLIENT, TABLET, ACCESS_TOKEN)
     second.enrol(CLIENT, TABLET, ACCESS_TOKEN, version=2)
     world = World(server, second)
@@ -295,13 +298,13 @@ def test_a_success_that_comes_too_late_corrects_the_outcome(sender: SendingClien
     world, request = _request(sender, server)
     world.wait(sender, 10)
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is Outcome.NO_ANSWER
-    world.report(sender, _sealed(_report(ReportError.INTERNAL_ERROR), request.author))
+    world.report(sender, sealed(_report(ReportError.INTERNAL_ERROR), request.author))
     assert sender.result(CLIENT.pub33, MESSAGE_ID).installations[0].outcome is not Outcome.NO_ANSWER
-    world.report(sender, _sealed(_report(), request.author))
+    world.report(sender, sealed(_report(), request.author))
     assert sender.result(CLIENT.pub33, MESSAGE_ID).is_notified
     late = World(now_ns=world.now_ns)
     late.wait(sender, LISTEN_SECONDS + 10)
-    assert _reasons(late.report(sender, _sealed(_report(), request.author))) == [Reason.FOREIGN_TOPIC]
+    assert _reasons(late.report(sender, sealed(_report(), request.author))) == [Reason.FOREIGN_TOPIC]
     assert sender.subscriptions() == {}
 
 
@@ -355,7 +358,7 @@ def test_reports_in_parts_are_merged(sender: SendingClient, server: ModelServer)
     world, request = _request(sender, server)
     for installation_id in (UUID, TABLET):
         assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
-        world.report(sender, _sealed(_report(installation_id=installation_id), request.author))
+        world.report(sender, sealed(_report(installation_id=installation_id), request.author))
     assert [each.outcome for each in sender.result(CLIENT.pub33, MESSAGE_ID).installations] == [Outcome.NOTIFIED] * 2
 
 
@@ -382,13 +385,13 @@ def test_an_answer_that_is_none_to_a_query_or_request_of_ours_is_ignored(
     sender, server, signer, body, of_query, of_request
 ) -> None:
     world, request = _request(sender, server)
-    assert _reasons(world.report(sender, _sealed(body, request.author, server=signer))) == [of_request]
+    assert _reasons(world.report(sender, sealed(body, request.author, signer))) == [of_request]
     assert sender.result(CLIENT.pub33, MESSAGE_ID) is None
     sender = _sender()
     world, question = _asked(sender)
     if isinstance(body, QueryResponse):
         body = replace(body, message_id=body.message_id or question.message_id)
-    assert _reasons(world.report(sender, _sealed(body, question.author, server=signer))) == [of_query]
+    assert _reasons(world.report(sender, sealed(body, question.author, signer))) == [of_query]
     assert sender.is_looking_up(CLIENT.pub33)
 
 
@@ -396,7 +399,7 @@ def test_an_answer_that_is_none_to_a_query_or_request_of_ours_is_ignored(
 def test_a_success_counts_before_and_after_a_failure_of_the_same_server(sender, server, is_success_first) -> None:
     """Otherwise there would be another request for the device."""
     world, request = _request(sender, server)
-    answers = [_sealed(_report(error), request.author) for error in (ReportError.NONE, ReportError.INTERNAL_ERROR)]
+    answers = [sealed(_report(error), request.author) for error in (ReportError.NONE, ReportError.INTERNAL_ERROR)]
     for answer in answers if is_success_first else reversed(answers):
         events = world.report(sender, answer)
     assert not is_success_first or _reasons(events) == [Reason.ALREADY_SETTLED]
@@ -414,7 +417,7 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
     first = second.open(world.sent[-1])
     world.wait(sender, 3)
     before = len(world.sent)
-    late = _sealed(_report(ReportError.WRONG_TOKEN), first.author, server=SECOND_SERVER)
+    late = sealed(_report(ReportError.WRONG_TOKEN), first.author, SECOND_SERVER)
     assert _reasons(world.report(sender, late)) == [Reason.ALREADY_SETTLED]
     world.mute.clear()
     (answer,) = server.receive(world.sent[before - 1], world.now_ns)
@@ -427,7 +430,7 @@ def test_a_failure_that_comes_too_late_does_not_disturb_the_request_to_another_s
 
 
 def _sender(**options: object) -> SendingClient:
-    return SendingClient(SENDER, repeatable(), **{"timeouts": Timeouts(gather_seconds=0)} | options)
+    return SendingClient(SENDER, repeatable(), **{"gather_seconds": 0} | options)
 
 
 def _look_up(world: World, sender: SendingClient) -> None:
@@ -436,7 +439,7 @@ def _look_up(world: World, sender: SendingClient) -> None:
     world.run(sender)
 
 
-def _notify(world: World, sender: SendingClient, content: Content | None = None, **options: object) -> None:
+def _notify(world: World, sender: SendingClient, content: PushNotification | None = None, **options: object) -> None:
     sender.notify(CLIENT.pub33, content or sender.one_to_one(), MESSAGE_ID, **options)
     world.run(sender)
 
@@ -454,8 +457,8 @@ def _asked(sender: SendingClient) -> tuple[World, Decoded]:
     return world, decode(world.sent[-1].payload, [topic_key(topics.query_name(CLIENT.key_hash))], SERVER)
 
 
-def _answer(question: Decoded, *info: QueryInfo, server: Identity = SERVER) -> WakuMessage:
-    return _sealed(QueryResponse(question.message_id, success=True, info=info), question.author, server=server)
+def _answer(question: Decoded, *info: QueryInfo) -> WakuMessage:
+    return sealed(QueryResponse(question.message_id, success=True, info=info), question.author)
 
 
 def _request(sender: SendingClient, server: ModelServer) -> tuple[World, Decoded]:
@@ -465,10 +468,6 @@ def _request(sender: SendingClient, server: ModelServer) -> tuple[World, Decoded
     world.mute = {server.key}
     _notify(world, sender)
     return world, server.open(world.sent[-1])
-
-
-def _sealed(body: Reply, recipient: bytes, *, server: Identity = SERVER) -> WakuMessage:
-    return ModelServer(server).seal(body, recipient, NOW_NS)
 
 
 def _report(error: int = ReportError.NONE, *, installation_id: str = UUID) -> PushResponse:

@@ -14,15 +14,14 @@ from tests.rig.rows import firebase_token
 from waku_bridge.client.core import Schedule
 from waku_bridge.client.events import Accepted, Advertised, Ignored, Notified, Reason
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.client.sending import SendingClient, Timeouts
+from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import MAX_TOPICS, OVERLAP_NS, NoAnswer, RegistrationRefused, Session, StoreReader
 from waku_bridge.client.state import Address, Standing, new_state
-from waku_bridge.client.tests.model import ModelServer
+from waku_bridge.client.tests.model import MESSAGE_ID, ModelServer, sealed
 from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable
 from waku_bridge.messages import PushResponse, RegistrationError, WakuMessage
 from waku_bridge.node import NodeError, WakuNode, from_json, to_json
 
-MESSAGE_ID = b"\x0a" * 32
 TOPIC = "/waku/1/0x00000001/rfc26"
 REGISTERED = [Accepted(SERVER.pub33, 1, is_registered=True), Advertised(1, (SERVER.pub33,))]
 
@@ -119,7 +118,7 @@ def test_a_registration_succeeds_in_spite_of_a_troubled_node(node: Node, trouble
 
 
 def test_no_message_is_lost_when_the_node_refuses_what_follows_from_another_one(node: Node) -> None:
-    node.archive(ModelServer(OUTSIDER).seal(PushResponse(MESSAGE_ID), CLIENT.pub33, NOW_NS + 10))
+    node.archive(sealed(PushResponse(MESSAGE_ID), CLIENT.pub33, OUTSIDER))
     node.later_refusals, events = [httpx.Response(500)], []
     assert _register(node, events) is Standing.ACCEPTED
     assert [event.reason for event in events if isinstance(event, Ignored)] == [Reason.UNEXPECTED_TYPE]
@@ -176,20 +175,11 @@ def test_an_earlier_advertisement_is_found_in_the_store(node: Node) -> None:
     assert found.access_token == client.access_token
 
 
-def test_events_drive_a_client_without_end(node: Node) -> None:
-    """The client repeats lost messages, and yields its events."""
-    client = _client(schedule=Schedule(0.001, 12))
-    node.refusals = [httpx.Response(500)] * 4
-
-    async def ask(session: Session) -> list:
-        events = []
-        async for event in session.events(client):
-            events.append(event)
-            if len(events) == 2:
-                return events
-        return events
-
-    assert _run(node, ask) == REGISTERED
+def test_a_driven_client_repeats_lost_messages_and_its_events_are_passed_on(node: Node) -> None:
+    client, events = _client(schedule=Schedule(0.001, 12)), []
+    node.later_refusals = [httpx.Response(500)] * 4
+    _run(node, lambda session: session.drive(client, lambda: len(events) == 2, timeout_seconds=5), events)
+    assert events == REGISTERED
 
 
 # The reader
@@ -234,7 +224,7 @@ def _client(**options: object) -> RegisteringClient:
 
 
 def _sender() -> SendingClient:
-    return SendingClient(SENDER, repeatable(), timeouts=Timeouts(gather_seconds=0))
+    return SendingClient(SENDER, repeatable(), gather_seconds=0)
 
 
 def _register(node: Node, events: list | None = None) -> Standing:
@@ -252,10 +242,11 @@ def _read(node: Node, read: Callable) -> None:
 
 
 def _run(node: Node, ask: Callable, events: list | None = None):
+    happened = [] if events is None else events
+
     async def run():
         async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as http:
-            on_event = None if events is None else lambda _core, event: events.append(event)
-            waku = WakuNode("http://node", http)
-            return await ask(Session(waku, poll_seconds=0.01, clock_ns=lambda: NOW_NS, on_event=on_event))
+            waku, note = WakuNode("http://node", http), lambda _core, event: happened.append(event)
+            return await ask(Session(waku, poll_seconds=0.01, clock_ns=lambda: NOW_NS, on_event=note))
 
     return asyncio.run(run())

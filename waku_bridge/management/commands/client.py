@@ -1,34 +1,22 @@
 """`manage.py client`: carry out one step of the protocol, and show the messages that are sent and received."""
 
 import asyncio
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from kit.http.connections import new_client
 from registrations.messages import TokenType
-from waku_bridge.client.events import (
-    Accepted,
-    Advertised,
-    Destination,
-    Event,
-    GivenUp,
-    Ignored,
-    Learned,
-    Outcome,
-    Reason,
-    Refused,
-)
+from waku_bridge.client.core import Core, new_identity
+from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Learned, Reason, Refused
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import NoAnswer, RegistrationRefused, Session
@@ -41,34 +29,17 @@ from waku_bridge.client.state import (
     iphone,
     new_state,
     read,
-    read_or_new,
     write,
 )
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
 from waku_bridge.identity import server_identity
-from waku_bridge.messages import RegistrationError
 from waku_bridge.node import NodeError, WakuNode
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.1
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 KEY_DIGITS = 12
-REFUSALS = {
-    RegistrationError.MALFORMED_MESSAGE: "the server could not use it: is the app topic of an iPhone missing?",
-    RegistrationError.VERSION_MISMATCH: "the server has a newer version of this installation",
-    RegistrationError.UNSUPPORTED_TOKEN_TYPE: "the server does not support this kind of device token",
-    RegistrationError.INTERNAL_ERROR: "the server has an internal error; try again",
-}
-OUTCOMES = {
-    Outcome.NOTIFIED: "notified: the server reports success",
-    Outcome.NO_ANSWER: "no answer: it may have been notified, or not",
-    Outcome.WRONG_TOKEN: "wrong access token: it was changed, and no query returns the new one",
-    Outcome.INTERNAL_ERROR: "refused: the server has an internal error",
-    Outcome.NOT_REGISTERED: "not registered: the installation is gone, or its device token is dead",
-    Outcome.REFUSED: "refused, for an unknown reason",
-    Outcome.NOT_FOUND: "not found: no query returns its server",
-}
 # Messages on shared topics are often ignored for these reasons, so they get no line.
 UNREMARKABLE = frozenset({Reason.NOT_FOR_US, Reason.DUPLICATE, Reason.FOREIGN_TOPIC})
 
@@ -95,11 +66,11 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         try:
-            client = _Client(options, Console())
+            client = _Client(options, self.stdout.write)
             with suppress(KeyboardInterrupt):
                 asyncio.run(client.take(options["step"]))
         except RegistrationRefused as refused:
-            raise CommandError(f"Refused: {refusal(refused.error)}.") from None
+            raise CommandError(f"Refused: {refused}.") from None
         except NoAnswer as silence:
             raise CommandError(f"{str(silence).capitalize()}. {_hint(options)}") from None
         except NodeError as error:
@@ -124,21 +95,26 @@ def _hint(options: dict[str, Any]) -> str:
 
 
 class _Client:
-    """The client of the command. Its state is saved to a file after every step, so that no version is used twice."""
+    """The client of the command. Its state is saved to a file after every event, so that no version is used twice."""
 
-    def __init__(self, options: dict[str, Any], console: Console) -> None:
+    def __init__(self, options: dict[str, Any], write_line: Callable[[str], object]) -> None:
         self._options = options
-        self._console = console
-        self._path = _path(options["name"], options["state"])
+        self._name = str(options["name"])
+        self._write_line = write_line
+        self._path = _path(self._name, options["state"])
         self._node_url = options["node"] or next(iter(settings.WAKU_NODES), "")
         if not self._node_url:
             raise CommandError("There is no node: give --node, or start `manage.py up`.")
         self._server = _key(options["server"]) if options["server"] else server_identity().pub33
+        kept = read(self._path) if self._path.exists() else _new_client()
+        self._phone = RegisteringClient(kept.identity, kept.state, os.urandom)
+        # A sender with the same key, which its contacts know.
+        self._sender = SendingClient(kept.identity, os.urandom)
         self._started = time.monotonic()
 
     async def take(self, step: str) -> None:
         """Carry out one step, on a new connection to the node."""
-        steps: dict[str, Callable[[Session], Coroutine[Any, Any, None]]] = {
+        steps = {
             "register": self._register,
             "query": self._query,
             "notify": self._notify,
@@ -146,96 +122,70 @@ class _Client:
             "watch": self._watch,
         }
         async with new_client(timeout_seconds=TIMEOUT_SECONDS) as http:
-            node = WakuNode(self._node_url, http)
-            session = Session(
-                node,
-                pubsub_topic=settings.WAKU_PUBSUB_TOPICS[0],
-                poll_seconds=POLL_SECONDS,
-                on_event=lambda _core, event: self._print(event),
-            )
-            await steps[step](session)
+            topic, node = settings.WAKU_PUBSUB_TOPICS[0], WakuNode(self._node_url, http)
+            self._keep()
+            await steps[step](Session(node, pubsub_topic=topic, poll_seconds=POLL_SECONDS, on_event=self._note))
 
     async def _register(self, session: Session) -> None:
-        kept = read_or_new(self._path)
-        phone = self._phone(kept)
+        self._phone.use([self._server])
         contacts = tuple(self._somebody(who) for who in self._options["only"].split(",") if who)
-        phone.change(self._address(), Preferences(contacts_only=bool(contacts), contacts=contacts))
-        self._keep(phone)
-        self._print_line(f"{self._name} is {chat_key(phone.identity.pub33)}")
-        self._print_line(f"→ registration, version {phone.version}, for {short(self._server)} alone to read")
-        await self._speak(session, phone)
-        self._print_line(f"Kept in {self._path}")
+        self._phone.change(self._address(), Preferences(contacts_only=bool(contacts), contacts=contacts))
+        self._print(f"{self._name} is {chat_key(self._phone.identity.pub33)}")
+        await self._send_version(session, f"registration for {short(self._server)} alone to read")
+        self._print(f"Kept in {self._path}")
 
     async def _unregister(self, session: Session) -> None:
-        kept = read(self._path)
-        if kept.state is None:
+        if not self._phone.version:
             raise CommandError(f"{self._name} has never registered.")
-        phone = self._phone(kept)
-        phone.unregister()
-        self._keep(phone)
-        self._print_line(f"→ unregistering, version {phone.version}")
-        await self._speak(session, phone)
+        self._phone.use([self._server])
+        self._phone.unregister()
+        await self._send_version(session, "unregistering")
 
-    async def _speak(self, session: Session, phone: RegisteringClient) -> None:
+    async def _send_version(self, session: Session, what: str) -> None:
+        self._keep()
+        self._print(f"→ {what}, version {self._phone.version}")
         try:
-            await session.register(phone, timeout_seconds=TIMEOUT_SECONDS)
+            await session.register(self._phone, timeout_seconds=TIMEOUT_SECONDS)
         finally:
-            self._keep(phone)
+            self._keep()
 
     async def _query(self, session: Session) -> None:
-        sender, client = self._sender(), self._somebody(self._options["who"])
-        self._print_line(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
-        found = await session.look_up(sender, client, timeout_seconds=TIMEOUT_SECONDS)
+        client = self._somebody(self._options["who"])
+        self._print(f"→ query for the key hash of {short(client)}, signed by a key used for nothing else")
+        found = await session.look_up(self._sender, client, timeout_seconds=TIMEOUT_SECONDS)
         if not found:
-            self._print_line("The answer is for contacts only, and this client is none.")
-            return
-        self._console.print(_table(found))
+            self._print("The answer is for contacts only, and this client is none.")
+        for each in found:
+            self._print(f"Can be notified at {each.installation_id} by {short(each.server)}, version {each.version}")
 
     async def _notify(self, session: Session) -> None:
-        sender, client = self._sender(), self._somebody(self._options["who"])
+        sender, client = self._sender, self._somebody(self._options["who"])
         text, chat = self._options["text"].encode(), self._options["mention"]
         content = sender.mention(chat_hash(chat), text) if chat else sender.one_to_one(text)
-        self._print_line(f"→ query for {short(client)}, then a request to its server")
+        self._print(f"→ query for {short(client)}, then a request to its server")
         result = await session.notify(sender, client, content, os.urandom(32))
-        if not result.installations and result.answer_count:
-            raise CommandError("No phone was notified: the answers had nothing for this client. Is it a contact?")
-        if not result.installations:
-            raise CommandError("No phone was notified: no server answered the query.")
         for settled in result.installations:
-            self._print_line(f"← {settled.installation_id}: {OUTCOMES[settled.outcome]}")
+            self._print(f"← {settled.installation_id}: {settled.outcome.replace('_', ' ')}")
+        if not result.installations and sender.answer_count(client):
+            raise CommandError("No phone was notified: the answers had nothing for this client. Is it a contact?")
         if not result.is_notified:
             raise CommandError("No phone was notified.")
 
     async def _watch(self, session: Session) -> None:
-        sender, kept = self._sender(), read_or_new(self._path)
         for who in self._options["who"]:
-            sender.follow(self._somebody(who))
-        watching = [self._follow(session, sender)]
-        if kept.state:
-            watching.append(self._follow(session, self._phone(kept)))
-        self._print_line("Watching. Ctrl-C ends it.")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*watching), self._options["seconds"] or None)
+            self._sender.follow(self._somebody(who))
+        cores: list[Core] = [self._sender, *([self._phone] if self._phone.version else [])]
+        self._print("Watching. Ctrl-C ends it.")
+        seconds = self._options["seconds"] or math.inf
+        await asyncio.gather(*(session.drive(core, lambda: False, timeout_seconds=seconds) for core in cores))
 
-    async def _follow(self, session: Session, core: RegisteringClient | SendingClient) -> None:
-        async for _event in session.events(core):
-            if isinstance(core, RegisteringClient):
-                self._keep(core)
+    def _note(self, _core: Core, event: Event) -> None:
+        self._keep()
+        if text := words(event):
+            self._print(f"{'→' if isinstance(event, Advertised) else '←'} {text}")
 
-    def _phone(self, kept: Kept) -> RegisteringClient:
-        state = kept.state or new_state(self._server, random_bytes=os.urandom)
-        phone = RegisteringClient(kept.identity, state, os.urandom)
-        phone.use([self._server])
-        return phone
-
-    def _sender(self) -> SendingClient:
-        """Return the client as a sender. It has the same key, which its contacts know."""
-        kept = read_or_new(self._path)
-        write(self._path, kept)
-        return SendingClient(kept.identity, os.urandom)
-
-    def _keep(self, phone: RegisteringClient) -> None:
-        write(self._path, Kept(phone.identity, phone.state))
+    def _keep(self) -> None:
+        write(self._path, Kept(self._phone.identity, self._phone.state))
 
     def _address(self) -> Address:
         token, app = self._options["token"], self._options["iphone"]
@@ -247,17 +197,12 @@ class _Client:
         path = _path(who, "") if NAME.fullmatch(who) else None
         return read(path).identity.pub33 if path and path.exists() else _key(who)
 
-    @property
-    def _name(self) -> str:
-        return str(self._options["name"])
+    def _print(self, text: str) -> None:
+        self._write_line(f"{round((time.monotonic() - self._started) * 1000):>6} ms  {text}")
 
-    def _print(self, event: Event) -> None:
-        if text := words(event):
-            self._print_line(f"{'→' if isinstance(event, Advertised) else '←'} {text}")
 
-    def _print_line(self, text: str) -> None:
-        ms = round((time.monotonic() - self._started) * 1000)
-        self._console.print(f"[dim]{ms:>6} ms[/dim]  {escape(text)}", highlight=False, soft_wrap=True)
+def _new_client() -> Kept:
+    return Kept(new_identity(os.urandom), new_state(random_bytes=os.urandom))
 
 
 def _path(name: str, file: str) -> Path:
@@ -275,23 +220,6 @@ def _key(text: str) -> bytes:
         raise CommandError(f"{text} is neither a client of this machine (--as) nor a chat key.") from error
 
 
-def _table(found: tuple[Destination, ...]) -> Table:
-    table = Table(title="Can be notified at")
-    for column in ("installation", "by server", "version"):
-        table.add_column(column)
-    for destination in found:
-        table.add_row(destination.installation_id, short(destination.server), str(destination.version))
-    return table
-
-
-# Texts for people about events and outcomes ---------------------------------------------------------------------------
-
-
-def refusal(error: int) -> str:
-    """Return the text for a refusal. ``error`` is the wire's number."""
-    return next((text for known, text in REFUSALS.items() if known == error), f"error {error}")
-
-
 def words(event: Event) -> str:
     """Return a line about an event, or an empty text for an event that needs none."""
     text = ""
@@ -300,7 +228,7 @@ def words(event: Event) -> str:
             outcome = "registered" if is_registered else "unregistered"
             text = f"version {version} accepted by {short(server)}: {outcome}"
         case Refused(server, version, error, _):
-            text = f"version {version} refused by {short(server)}: {refusal(error)}"
+            text = f"version {version} refused by {short(server)}: {RegistrationRefused(error, server)}"
         case GivenUp(server, version):
             text = f"{short(server)} never answered version {version}"
         case Advertised(version, servers):
