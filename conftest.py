@@ -11,14 +11,12 @@ not name the settings module for pytest. The servers start with the first test t
 import gc
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import count, cycle
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import django
 import pytest
@@ -31,11 +29,9 @@ from embedded.servers import installed
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
-from embedded.supervisor.guard import Guard, kill_group
-from embedded.supervisor.processes import ProcessSpec
+from embedded.supervisor.guard import Guard
 
 pytest_plugins = ["tests.rig.not_run"]
-Server = TypeVar("Server", EmbeddedPostgres, EmbeddedValkey)
 
 # pytest-xdist gives a name to each process that it starts. They inherit the folder of the run from the controller.
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -75,7 +71,7 @@ from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
 from kit.health import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests.rig import budget, databases, schedule  # noqa: E402
-from tests.rig.server import Fleet, NewFleet  # noqa: E402
+from tests.rig.server import Fleet, NewFleet, running  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
 
@@ -105,10 +101,10 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Start PostgreSQL before the processes of the run. It stops after them."""
     os.environ["TESTS_RUN_DIR"] = str(RUN_DIR)
     del os.environ["DJANGO_SETTINGS_MODULE"]  # otherwise the processes would read the settings before this file
-    running = ExitStack()
-    config.add_cleanup(running.close)
-    guard = running.enter_context(Guard())
-    running.enter_context(_served(POSTGRES, POSTGRES.spec(), guard))
+    servers = ExitStack()
+    config.add_cleanup(servers.close)
+    guard = servers.enter_context(Guard())
+    servers.enter_context(running(POSTGRES, guard, DATA_DIR / "postgres.log"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,14 +130,14 @@ def postgres(guard: Guard) -> Iterator[EmbeddedPostgres]:
     if PROCESS:
         yield POSTGRES
     else:
-        with _served(POSTGRES, POSTGRES.spec(), guard):
+        with running(POSTGRES, guard, DATA_DIR / "postgres.log"):
             yield POSTGRES
 
 
 @pytest.fixture(scope="session", autouse=True)
 def valkey(guard: Guard) -> Iterator[EmbeddedValkey]:
     """Start Valkey for every test, because tasks and cache use it without a fixture. It starts in milliseconds."""
-    with _served(VALKEY, VALKEY.spec(), guard):
+    with running(VALKEY, guard, DATA_DIR / "valkey.log"):
         yield VALKEY
 
 
@@ -241,22 +237,3 @@ def require_or_skip() -> Callable[[bool, str], None]:
             pytest.skip(reason)
 
     return check
-
-
-@contextmanager
-def _served(server: Server, spec: ProcessSpec, guard: Guard) -> Iterator[None]:
-    spec.prepare()
-    with (DATA_DIR / f"{spec.name}.log").open("wb") as log:
-        process = subprocess.Popen(spec.command, stdout=log, stderr=log, **spec.arguments())
-    guard.watch(process.pid, spec.stop_signal)
-    deadline = time.monotonic() + 30
-    while not server.is_ready():
-        if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(f"{spec.name} does not start: {(DATA_DIR / f'{spec.name}.log').read_text()}")
-        time.sleep(0.02)
-    try:
-        yield
-    finally:
-        kill_group(process.pid, spec.stop_signal)
-        process.wait(timeout=30)
-        guard.forget(process.pid)

@@ -23,6 +23,8 @@ import psycopg
 from coincurve import PrivateKey
 from django.conf import settings
 
+from embedded.servers.postgres import EmbeddedPostgres
+from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
@@ -118,6 +120,24 @@ class Fleet:
 
 
 NewFleet = Callable[..., Fleet]
+
+
+@contextmanager
+def running(server: EmbeddedPostgres | EmbeddedValkey, guard: Guard, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run an embedded server as the supervisor does, with its output in ``log``."""
+    spec = server.spec()
+    spec.prepare()
+    with log.open("ab") as out:
+        process = subprocess.Popen(spec.command, stdout=out, stderr=out, **spec.arguments())
+    guard.watch(process.pid, spec.stop_signal)
+    try:
+        wait_until(lambda: server.is_ready() or process.poll() is not None, what=f"{spec.name} is ready")
+        assert process.poll() is None, log.read_text()
+        yield process
+    finally:
+        kill_group(process.pid, spec.stop_signal)
+        process.wait(timeout=STOP_SECONDS)
+        guard.forget(process.pid)
 
 
 @contextmanager

@@ -6,10 +6,8 @@ import os
 import re
 import socket
 import stat
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -24,30 +22,12 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.running import fetch
 from kit.errors import StartError
 from pushserver.indicators.asking import ask_database
-from tests.rig.server import wait_until
+from tests.rig.server import running
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}
 # Longer than a socket address, with characters that are special in URLs and in shells.
 AWKWARD = "Data & 'Söhne' 100%/" + "long/" * 20 + "end"
 IS_ROOT = os.geteuid() == 0
-
-
-@contextmanager
-def served(server, guard, log):
-    """Start a server as the supervisor does, and stop it afterwards."""
-    spec = server.spec()
-    spec.prepare()
-    with log.open("ab") as out:
-        process = subprocess.Popen(spec.command, stdout=out, stderr=out, **spec.arguments())
-    guard.watch(process.pid, spec.stop_signal)
-    try:
-        wait_until(lambda: server.is_ready() or process.poll() is not None, what="the server is ready")
-        assert process.poll() is None, log.read_text()
-        yield process
-    finally:
-        process.send_signal(spec.stop_signal)
-        process.wait(timeout=30)
-        guard.forget(process.pid)
 
 
 def mode(path):
@@ -65,14 +45,14 @@ def test_postgres_runs_without_rights_in_an_awkward_closed_folder_and_finds_its_
     home.chmod(0o700)  # as root's own home is: nothing above the data is opened
     (draft / "PG_VERSION").write_text("18\n")  # an interrupted initdb
     server = EmbeddedPostgres(folder, FAST)
-    with served(server, guard, log) as leftover:
+    with running(server, guard, log) as leftover:
         assert not draft.exists()
         assert mode(server.socket_dir) == 0o700
         status = Path(f"/proc/{leftover.pid}/status").read_text(encoding="utf-8")
         assert re.search(r"(?s)\nUid:\t[1-9].*\nCapEff:\t0+\n", status)
         with psycopg.connect(server.url()) as connection:
             connection.execute("CREATE TABLE kept (id int)")
-        with served(server, guard, log) as process:
+        with running(server, guard, log) as process:
             assert leftover.wait(timeout=20) == 0
             assert process.poll() is None
             pid_file = (folder / "postmaster.pid").read_text()
@@ -83,7 +63,7 @@ def test_postgres_runs_without_rights_in_an_awkward_closed_folder_and_finds_its_
         os.chown(path, os.geteuid(), os.getegid())
     folder.chmod(0o755)
     again = EmbeddedPostgres(folder, FAST)
-    with served(again, guard, log), psycopg.connect(again.url()) as connection:
+    with running(again, guard, log), psycopg.connect(again.url()) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
         assert folder.stat().st_uid == (again.account.uid if IS_ROOT else os.geteuid())
     server.socket_dir.unlink()
@@ -155,7 +135,7 @@ def test_a_place_that_takes_no_copy_is_skipped_and_the_last_fault_has_an_instruc
 def test_valkey_has_a_password_in_private_files_refuses_to_evict_and_finds_its_data_after_a_kill(tmp_path, guard):
     data_dir = tmp_path / "with space and 'quotes\"" / "valkey"
     server = EmbeddedValkey(data_dir, ports.free_port())
-    with served(server, guard, tmp_path / "log") as process:
+    with running(server, guard, tmp_path / "log") as process:
         outsider = redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0))
         with outsider, pytest.raises(redis.AuthenticationError):
             outsider.ping()
@@ -169,7 +149,7 @@ def test_valkey_has_a_password_in_private_files_refuses_to_evict_and_finds_its_d
     assert server.password not in " ".join(server.spec().command)
     assert {mode(data_dir / name) for name in ("valkey.conf", "password")} == {0o600}
     again = EmbeddedValkey(data_dir, server.port)
-    with served(again, guard, tmp_path / "log"), redis.Redis.from_url(again.url) as client:
+    with running(again, guard, tmp_path / "log"), redis.Redis.from_url(again.url) as client:
         assert client.get("kept") == b"1"
 
 
