@@ -1,27 +1,30 @@
 """Benchmark of the nightly reports: Spark for hardly any events, 1, 5 and 50 million, and the export from PostgreSQL.
 
-Events are those of one day, in the proportions of a busy server, written straight into a lake. All jobs then run as
-they do at night, by spark-submit on this machine's cores. Two figures are for comparison: the export of a million rows,
-and most of the figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench reports --events
-10k,1m,50m``.
+Events are those of one day, in the proportions of a busy server: the exported day, thinned out or repeated. All jobs
+then run as they do at night, by spark-submit on this machine's cores. Two figures are for comparison: the export of a
+million rows, and most of the figures (counts, percentiles, the heaviest) by plain SQL on them. ``python -m bench
+reports --events 10k,1m,50m``.
 """
 
 import subprocess
 import tempfile
 import time
 from argparse import Namespace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from django.db import connection
 
 from bench.running.servers import Around, in_own_process
 from bench.running.tables import show
-from embedded.made_up_facts import write_day
 from spark_reports.export.days import export_day
-from spark_reports.lake import Lake, Manifest
+from spark_reports.jobs.tables import EVENT_TABLES, Table
+from spark_reports.lake import File, Kind, Lake, Manifest, arrow_schema, folder_of
 from spark_reports.running.classes import archive_of, replacing
 from spark_reports.running.runs import make_plan
 from spark_reports.running.spark import Submission, environment, spark_home, submit
@@ -29,7 +32,6 @@ from spark_reports.running.spark import Submission, environment, spark_home, sub
 DAY = date(2026, 11, 20)
 NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 DRIVER_MEMORY = "2g"
-REPEATED_EVENTS = 50_000  # of a larger day
 TARGET_SECONDS, TARGET_ROWS_PER_SECOND = 60.0, 200_000  # for 50 million; for the export
 BARE = """
 import sys
@@ -110,14 +112,33 @@ def _archive_classes(folder: Path) -> None:
     """Create the archive of classes, as the first night of a server does."""
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as name, replacing(_classes(folder)) as draft:
         lake = Lake(name)
-        _submit(lake, write_day(lake, DAY, 10_000), {}, new_classes=draft)
+        _submit(lake, _copy_day(Lake(str(folder / "lake")), lake, 10_000), {}, new_classes=draft)
 
 
 def _classes(folder: Path) -> Path:
     return archive_of(spark_home() / "jars", folder) or folder / "none"
 
 
-def _measure(events: int, classes_folder: Path) -> dict[str, Any]:
+def _copy_day(exported: Lake, lake: Lake, events: int) -> Manifest:
+    """Write the exported day into another lake with about this number of events: every n-th of them, or all n times."""
+    day = exported.manifest(Kind.FACTS, DAY)
+    assert day is not None
+    step, times = max(1, round(day.row_count / events)), max(1, round(events / day.row_count))
+
+    def copy(table: Table) -> File:
+        rows = pa.concat_tables(exported.read_table(table, file.path) for file in day.tables[table.name])
+        copied = pa.concat_tables([rows[::step]] * times).cast(arrow_schema(table))
+        path = f"{folder_of(Kind.FACTS, table, DAY)}/copied.parquet"
+        with lake.writing(path) as out:
+            pq.write_table(copied, out, compression="zstd")
+        return lake.describe(path, copied.num_rows)
+
+    copied = replace(day, tables={table.name: [copy(table)] for table in EVENT_TABLES})
+    lake.publish(Kind.FACTS, DAY, copied)
+    return copied
+
+
+def _measure(events: int, around: Path) -> dict[str, Any]:
     """Return the figures of one size, in a process that has had no other children.
 
     ``driver_mib`` is the peak of resident memory of Spark's one process (driver and, on this machine, executor). Its
@@ -127,10 +148,10 @@ def _measure(events: int, classes_folder: Path) -> dict[str, Any]:
     reports: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as folder:
         lake = Lake(folder)
-        manifest = write_day(lake, DAY, min(events, REPEATED_EVENTS), times=max(1, events // REPEATED_EVENTS))
+        manifest = _copy_day(Lake(str(around / "lake")), lake, events)
         lake_mib = sum(f.size_bytes for files in manifest.tables.values() for f in files) / 2**20
         started = time.monotonic()
-        _submit(lake, manifest, reports, classes=_classes(classes_folder))
+        _submit(lake, manifest, reports, classes=_classes(around))
         seconds, spent = time.monotonic() - started, getrusage(RUSAGE_CHILDREN)
         bare_seconds = _bare_seconds(lake)
     times = {"seconds": seconds, "bare_seconds": bare_seconds, "by_bare": seconds / bare_seconds}

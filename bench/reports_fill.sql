@@ -1,4 +1,4 @@
--- A day of a million rows in the proportions of embedded/made_up_facts.py, with a month of registration events before it.
+-- A day of a million rows in the proportions of a busy server, with a month of registration events before it.
 
 INSERT INTO registrations_route (gateway, token_type, app_topic, address_encrypted, address_digest, state,
     disabled_reason, generation, bridge, created_at)

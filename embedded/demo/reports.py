@@ -6,59 +6,52 @@ They are published as those of the last two weeks, and marked as made up. The fi
 
 import json
 import lzma
-from datetime import date, timedelta
+import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db import models, transaction
+from django.db import transaction
 
 from kit.db.clock import database_now
 from spark_reports.models import PublishedDay, Report, ReportRun
 from spark_reports.nights.closing import last_closed_day
 
 STORED = Path(__file__).with_name("reports.json.xz")
+DATE = re.compile(r'(?<=")\d{4}-\d\d-\d\d(?=")')
 
 
 def publish_stored() -> None:
     """Publish the stored reports, unless there are any reports, or the database is an operator's own."""
-    if settings.EMBEDDED.get("DATABASE_URL") != settings.DATABASE_URL:
+    if settings.EMBEDDED.get("DATABASE_URL") != settings.DATABASE_URL or PublishedDay.objects.exists():
         return
-    stored, now = json.loads(lzma.decompress(STORED.read_bytes())), database_now()
-    last_day = last_closed_day(now)
-    shift = last_day - date.fromisoformat(stored["last_day"])
+    now = database_now()
+    stored = _stored(last_closed_day(now))
+    days = stored["events"]
     with transaction.atomic():
-        if PublishedDay.objects.exists():
-            return
         run = ReportRun.objects.create(
-            from_day=last_day - timedelta(days=len(stored["events"]) - 1),
-            to_day=last_day,
+            from_day=min(days),
+            to_day=max(days),
             state=ReportRun.State.SUCCEEDED,
             step=ReportRun.Step.DONE,
             **dict.fromkeys(("started_at", "finished_at", "seen_at"), now),
-            event_count=sum(stored["events"]),
+            event_count=sum(days.values()),
             result_count=sum(len(table["rows"]) for table in stored["reports"].values()),
             is_made_up=True,
         )
         for model in Report.__subclasses__():
             table = stored["reports"][model.__name__]
-            rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-            model._default_manager.bulk_create(model(**_shifted(model, row, shift)) for row in rows)  # noqa: SLF001 - documented
+            rows = (dict(zip(table["columns"], row, strict=True)) for row in table["rows"])
+            model._default_manager.bulk_create(model(**row) for row in rows)  # noqa: SLF001 - documented
         PublishedDay.objects.bulk_create(
-            PublishedDay(
-                day=run.from_day + timedelta(days=number),
-                run=run,
-                event_count=events,
-                published_at=now,
-                renewed_at=now,
-                mailed_at=now,
-                is_made_up=True,
-            )
-            for number, events in enumerate(stored["events"])
+            PublishedDay(day=day, run=run, event_count=events, published_at=now, is_made_up=True)
+            for day, events in days.items()
         )
 
 
-def _shifted(model: type[Report], row: dict[str, Any], shift: timedelta) -> dict[str, Any]:
-    fields = model._meta.fields  # noqa: SLF001 - documented
-    dates = [field.name for field in fields if isinstance(field, models.DateField)]
-    return row | {name: date.fromisoformat(row[name]) + shift for name in dates}
+def _stored(last_day: date) -> Any:
+    """Return the stored reports with all dates moved, so that the newest is ``last_day``."""
+    text = lzma.decompress(STORED.read_bytes()).decode()
+    shift = last_day - date.fromisoformat(max(DATE.findall(text)))
+    return json.loads(DATE.sub(lambda found: f"{date.fromisoformat(found[0]) + shift}", text))
