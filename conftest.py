@@ -31,7 +31,7 @@ from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.guard import Guard
 
-pytest_plugins = ["tests.rig.not_run"]
+pytest_plugins = ["tests.rig.suite"]
 
 # pytest-xdist gives a name to each process that it starts. They inherit the folder of the run from the controller.
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -70,7 +70,7 @@ from django.test import TransactionTestCase  # noqa: E402
 from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
 from kit.health import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
-from tests.rig import budget, databases, schedule  # noqa: E402
+from tests.rig import budget, databases  # noqa: E402
 from tests.rig.server import Fleet, NewFleet, running  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
@@ -105,17 +105,6 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     config.add_cleanup(servers.close)
     guard = servers.enter_context(Guard())
     servers.enter_context(running(POSTGRES, guard, DATA_DIR / "postgres.log"))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return schedule.scheduler(config, log)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests so that tests with a common server follow each other, also in a single process."""
-    items.sort(key=lambda item: schedule.order(item.nodeid))
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +218,7 @@ def full_buckets() -> None:
 def require_or_skip() -> Callable[[bool, str], None]:
     """Return ``require_or_skip(condition, reason)``, which skips a test if a part of the system is missing.
 
-    The run ends with a list of skipped tests. With REQUIRE_ALL=1 (CI) they are failures (tests/rig/not_run.py).
+    The run ends with a list of skipped tests. With REQUIRE_ALL=1 (CI) they are failures (tests/rig/suite.py).
     """
 
     def check(condition: bool, reason: str) -> None:

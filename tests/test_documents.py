@@ -11,12 +11,18 @@ import pytest
 from django.core.management import get_commands
 
 from notifications.gateways.gorush.rules import page as error_rules
+from pushserver.api.tests import test_api
 from pushserver.config import page as settings
 from pushserver.metrics import catalogue as metrics
+from pushserver.tests import test_console_login
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
 from spark_reports.tests.test_export import assert_documented
 from tests import conformance
+from tests.limits import test_kept, test_waku, test_xmpp
+from tests.limits.page import NUMBERS, PAGE, ROWS
 from tests.recipes.stage import anchor
+from waku_bridge.inbound.tests import test_remains
+from waku_bridge.reading.tests import test_dead_letters
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -208,3 +214,22 @@ def test_the_start_page_names_every_page_and_answers_sixty_questions_each_by_a_h
     rows = re.findall(r"^\| .*\? \| (.*) \|$", text_of(start), re.MULTILINE)
     assert len(rows) > 60
     assert [row for row in rows if not all("#" in target for target in LINK.findall(row))] == []
+
+
+# Limits: each number of docs/limits.md has a test, and each test its number -------------------------------------------
+# Tests of other folders meet some of the numbers.
+MODULES = (test_api, test_console_login, test_dead_letters, test_kept, test_remains, test_waku, test_xmpp)
+
+
+def shown(place: int) -> str:
+    """Return the words around a number of the page."""
+    return f"{NUMBERS[place]} in …{PAGE[max(0, place - 60) : place + 40]}…"
+
+
+def test_each_number_of_the_page_is_met_by_a_test() -> None:
+    met = {place for row in ROWS for place in row.found}
+    assert [shown(place) for place in NUMBERS if place not in met] == []
+
+
+def test_each_test_has_its_numbers_on_the_page() -> None:
+    assert [row.words for row in ROWS if len(row.found) != row.words.count("{")] == []

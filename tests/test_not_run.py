@@ -32,7 +32,7 @@ LISTED = [
     "2 tests not run: only elsewhere",
 ]
 REQUIRED = "REQUIRE_ALL=1, so that this is a failure."
-PLUGIN_ALONE = ("-c", os.devnull, "-p", "tests.rig.not_run", "-p", "no:cacheprovider")
+PLUGIN_ALONE = ("-c", os.devnull, "-p", "tests.rig.suite", "-p", "no:cacheprovider")
 
 
 def run(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]]:

@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from tests.rig.network import Network, network_of
-from tests.rig.schedule import group
 from tests.rig.server import OF_FLOWS, Fleet, NewFleet, served, start
+from tests.rig.suite import group
 
 RUNNING = pytest.StashKey[Fleet]()
 

@@ -78,7 +78,7 @@ def limit(words: str) -> Callable[[Test], Test]:
     """Give a test the numbers of these words of the page, each under its name in braces.
 
     A "…" stands for other words. Words that are not on the page, or there twice, leave the test without numbers, and
-    `tests.limits.test_page` tells.
+    `tests.test_documents` tells.
     """
     names = re.findall(r"{(\w+)}", words)
     parts = re.split(r"{(\w+)}", words)
