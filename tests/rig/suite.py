@@ -10,7 +10,9 @@ not happen means that something was not hidden from the run.
 
 import os
 from collections import Counter
-from itertools import zip_longest
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain, zip_longest
 from typing import Any
 
 import pytest
@@ -21,28 +23,45 @@ SERVERS = {
     "first server": ("batches", "canary", "metrics"),
     "second server": ("clients", "commands", "notifying"),
 }
-# Files by the slow resource that they share: a whole server, a Spark session, development servers.
+# Tests of reports that share a Spark session.
+SPARK_SESSION = ("faults", "made_up", "survival", "transforms")
+# Files by the slow resource that they share.
 TOGETHER = {
     **{f"tests/flows/test_{name}.py": server for server, names in SERVERS.items() for name in names},
-    **{f"spark_reports/tests/test_{name}.py": "spark session" for name in ("survival", "transforms")},
+    **{f"spark_reports/tests/test_{name}.py": "spark session" for name in SPARK_SESSION},
     "tests/interop/": "tests/interop/",
 }
-# Tests that start the browser.
-BROWSER = tuple(f"tests/console/test_{name}.py" for name in ("look", "journeys"))
-# Tests that mostly wait for servers. Spark and browser tests keep a core busy, so the two kinds run beside each other.
-WAITING = ("kit/processes/tests/test_leader.py", "embedded/servers/tests/test_system_postgres.py")
-LONGEST_FIRST = (
+# Tests that mostly wait for servers, the longest first.
+WAITING = (
     "tests/console/test_staged_faults.py",
-    "tests/flows/",
-    "spark_reports/tests/test_places.py",
-    "spark_reports/tests/test_runs.py",
+    "first server",
     "tests/test_up.py",
+    "second server",
+    "tests/drills/",
+    "tests/first_contact/",
+    "tests/test_machine.py",
+    "tests/flows/test_silence.py",
+    "embedded/servers/",
+    "kit/processes/tests/test_leader.py",
+    "embedded/",
+)
+# Of the others, which keep a core busy, those that take long.
+BUSY = (
+    "spark_reports/tests/test_places.py",
+    "spark session",
+    "tests/flows/test_half_working.py",
+    "spark_reports/tests/test_runs.py",
+    "tests/flows/test_privacy.py",
+    "tests/console/test_look.py",
+    "tests/console/test_journeys.py",
+    "tests/flows/",
     "spark_reports/",
-    *(file for pair in zip_longest(BROWSER, WAITING) for file in pair if file),
+    "tests/test_recipes.py",
     "tests/console/test_bad_input.py",
     "tests/console/test_pages.py",
     "tests/console/",
     "tests/",
+    "",
 )
 
 
@@ -65,16 +84,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests so that tests with a common server follow each other, also in a single process."""
-    items.sort(key=lambda item: order(item.nodeid))
-
-
-def order(nodeid: str) -> tuple[int, str]:
-    """Return a sort key that puts slow tests first, and tests of a group beside each other. The longest matching prefix
-    in LONGEST_FIRST decides.
+    """Sort the tests so that long ones come first, and that of three processes one waits while two work. Tests of a
+    group follow each other, also in a single process.
     """
-    found = [start for start in LONGEST_FIRST if nodeid.startswith(start)]
-    return LONGEST_FIRST.index(max(found, key=len)) if found else len(LONGEST_FIRST), group(nodeid)
+    groups = {group(item.nodeid) for item in items}
+    waiting = {name for name in groups if name.startswith(WAITING)}
+    busy = sorted(groups - waiting, key=partial(_rank, BUSY))
+    mixed = chain.from_iterable(zip_longest(sorted(waiting, key=partial(_rank, WAITING)), busy[::2], busy[1::2]))
+    places = {name: place for place, name in enumerate(mixed)}
+    items.sort(key=lambda item: places[group(item.nodeid)])
+
+
+def _rank(order: Sequence[str], name: str) -> tuple[int, str]:
+    """Return a sort key by the longest beginning of a name in ``order``."""
+    return order.index(max((start for start in order if name.startswith(start)), key=len)), name
 
 
 # Skipped tests --------------------------------------------------------------------------------------------------------
