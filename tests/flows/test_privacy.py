@@ -352,9 +352,9 @@ def digests(traces: Traces) -> dict[str, bytes]:
 
 def test_no_token_key_or_message_is_in_a_log_or_in_plain_in_the_database(own_fleet: Fleet, traces: Traces) -> None:
     """It is the last test, as the clients leave."""
-    meanwhile = _tables(own_fleet)
+    meanwhile = _tables(traces.network)
     traces.leave()
-    afterwards = {**_tables(own_fleet), **{f"log of {name}": text for name, text in own_fleet.logs().items()}}
+    afterwards = {**_tables(traces.network), **{f"log of {name}": text for name, text in own_fleet.logs().items()}}
     in_registrations = meanwhile["table registrations_registration"]
     assert found({"key hash": traces.phones[0].identity.key_hash}, {"stored on purpose": in_registrations})
     hidden = traces.secrets()
@@ -363,11 +363,11 @@ def test_no_token_key_or_message_is_in_a_log_or_in_plain_in_the_database(own_fle
     assert found(hidden, meanwhile) == []
 
 
-def _tables(fleet: Fleet) -> dict[str, str]:
+def _tables(network: Network) -> dict[str, str]:
     """Return every table as text, with bytes in hex."""
-    names = fleet.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    names = network.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     return {
-        f"table {name}": "\n".join(text for (text,) in fleet.rows(f'SELECT row::text FROM "{name}" AS row'))
+        f"table {name}": "\n".join(text for (text,) in network.rows(f'SELECT row::text FROM "{name}" AS row'))
         for (name,) in names
     }
 

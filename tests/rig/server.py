@@ -28,6 +28,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
+from kit.http.connections import tls_context
 from waku_bridge.codec.keys import Identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
@@ -200,8 +201,8 @@ def wait_for_http(*urls: str) -> None:
 
 
 def _answers(url: str) -> bool:
-    with suppress(httpx.TransportError):
-        return httpx.get(url, trust_env=False).status_code == HTTPStatus.OK
+    with suppress(httpx.TransportError):  # a TLS context of its own would take longer to make than the answer
+        return httpx.get(url, trust_env=False, verify=tls_context()).status_code == HTTPStatus.OK
     return False
 
 
