@@ -23,7 +23,7 @@ OLD = NOW - KEEP - timedelta(days=7)
 @pytest.fixture(params=["a partition each", "in the default partition"], autouse=True)
 def _weeks(request: pytest.FixtureRequest) -> None:
     if request.param == "a partition each":
-        retention.EVENTS.make_from(NOW - 4 * KEEP, to=NOW)
+        retention.EVENTS.make_from(OLD - KEEP, to=NOW)
 
 
 def purge() -> list[RegistrationEvent]:
