@@ -5,19 +5,21 @@ import lzma
 import os
 from datetime import date, timedelta
 from itertools import compress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.conf import LazySettings
 from django.utils import timezone
+from pyspark.sql import SparkSession
 
 from embedded.demo.reports import STORED, publish_stored
 from notifications.models import Attempt, Notification
 from registrations.models import RegistrationEvent
 from spark_reports.export import queries
 from spark_reports.export.days import export_day
+from spark_reports.jobs.nightly import Nightly
+from spark_reports.jobs.plan import Plan
 from spark_reports.lake import Lake, Manifest
 from spark_reports.models import (
     Anomaly,
@@ -31,7 +33,9 @@ from spark_reports.models import (
     TokenLifetime,
 )
 from spark_reports.nights.closing import last_closed_day
+from spark_reports.running import runs
 from spark_reports.running.runs import Progress, Source, run_days
+from spark_reports.running.spark import Submission
 from spark_reports.tests.history import History, midnight
 from tests.rig import reports
 from waku_bridge.models import InboundEnvelope, OutboundReply
@@ -86,12 +90,22 @@ def stable(report: dict[str, Any]) -> list[Any]:
     return [value for row in report["rows"] for value in compress(row, is_stable)]
 
 
+@pytest.fixture
+def computed_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute in the session of the tests, as a Spark of its own takes half a minute to start and to compile."""
+
+    def submit(submission: Submission) -> str:
+        Nightly(spark, submission.lake, Plan.from_json(submission.plan)).run()
+        return ""
+
+    monkeypatch.setattr(runs, "submit", submit)
+
+
 def test_the_stored_reports_are_those_that_the_jobs_make_of_made_up_days(
-    spark_conf: Path, lake_url: str, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    computed_here: None, lake_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With STORE_REPORTS, as `make demo-reports` sets it, they are stored."""
     monkeypatch.setattr(queries, "CLOSED_AFTER", timedelta(days=36_500))  # or else old days have no unknown errors
-    settings.DATA_DIR = tmp_path
     days = [LAST_DAY - timedelta(days=number) for number in reversed(range(DAYS))]
     make_history(days)
     run_days(Source(lake_url, next_night, is_made_up=True), days, progress=Progress())

@@ -49,6 +49,11 @@ def rows_of(result: Any, *columns: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in result.select(*columns).collect()), key=repr)
 
 
+def apart(*cases: tuple[Any, ...]) -> dict[date, tuple[Any, ...]]:
+    """Return each case under a day of its own, so that one run of a job computes all and none looks back to another."""
+    return {DAY + timedelta(days=400 * number): case for number, case in enumerate(cases)}
+
+
 # error_rates ----------------------------------------------------------------------------------------------------------
 def outcomes(spark: Any, **facts: Any) -> Any:
     names = (tables.ENVELOPES, tables.NOTIFICATIONS, tables.ATTEMPTS, tables.REPLIES)
@@ -121,50 +126,58 @@ def test_a_label_that_this_version_does_not_know_counts_as_unknown(spark):
     assert data_quality.count_all({"registration_events": events}).first()["unknown"] == 1
 
 
-@pytest.mark.parametrize(
-    ("before", "delivered", "dead"),
-    [
+def test_a_rate_is_compared_with_the_same_hour_of_the_days_before(spark):
+    cases = apart(
         # Those days had traffic, and no dead token.
         ({1: 0.98, 2: 0.99, 3: 0.97, 8: 0.10}, (0.98, pytest.approx(-0.48)), (0.0, 0.5)),
         ({1: 0.9, 2: 0.9}, (None, None), (None, None)),  # two days are too few
-    ],
-)
-def test_a_rate_is_compared_with_the_same_hour_of_the_days_before(spark, before, delivered, dead):
+    )
     cell = {"stage": "dispatch", "outcome": "delivered", "hour": 12, "total": 100, "events": 1}
-    earlier = [cell | {"day": DAY - timedelta(days=n), "rate": rate} for n, rate in before.items()]
+    earlier, attempts = [], []
+    for day, (before, _, _) in cases.items():
+        earlier += [cell | {"day": day - timedelta(days=n), "rate": rate} for n, rate in before.items()]
+        attempts += [{"day": day, "outcome": "delivered"}, {"day": day, "outcome": "dead"}]
 
-    rates = error_rates_of(spark, earlier, attempts=[{"outcome": "delivered"}, {"outcome": "dead"}]).where("hour = 12")
+    rates = error_rates_of(spark, earlier, attempts=attempts).where("hour = 12")
 
-    assert rows_of(rates.where("outcome = 'delivered'"), "usual_rate", "change") == [delivered]
-    [(*compared, z_score)] = rows_of(rates.where("outcome = 'dead'"), "usual_rate", "change", "z_score")
-    assert (tuple(compared), (z_score or 0) > 0) == (dead, dead[0] is not None)
+    columns = ("usual_rate", "change")
+    assert rows_of(rates.where("outcome = 'delivered'"), "day", *columns) == [
+        (day, *delivered) for day, (_, delivered, _) in cases.items()
+    ]
+    found = rows_of(rates.where("outcome = 'dead'"), "day", *columns, "z_score")
+    assert [(*compared, (z_score or 0) > 0) for *compared, z_score in found] == [
+        (day, *dead, dead[0] is not None) for day, (_, _, dead) in cases.items()
+    ]
 
 
 # anomalies ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("failures", "total", "found"),
-    [
+def test_an_error_rate_outside_its_usual_band_is_flagged_with_its_numbers(spark):
+    cases = apart(
         ({"waku": 90}, 1000, [("error_rate", "dispatch", "waku", 90, 1000, 0.09, 0.021)]),
         ({"waku": 30}, 1000, []),
         ({"waku": 40}, 45, []),  # few events
         # Each bridge is compared with itself.
         ({"waku": 300, "xmpp": 300}, 1000, [("error_rate", "dispatch", "waku", 300, 1000, 0.3, 0.021)]),
-    ],
-)
-def test_an_error_rate_outside_its_usual_band_is_flagged_with_its_numbers(spark, failures, total, found):
-    def of_day(days_before: int, bridge: str, events: int) -> list[dict[str, Any]]:
-        cell = {"day": DAY - timedelta(days=days_before), "stage": "dispatch", "total": total, "bridge": bridge}
+    )
+
+    def of_day(day: date, bridge: str, events: int, total: int) -> list[dict[str, Any]]:
+        cell = {"day": day, "stage": "dispatch", "total": total, "bridge": bridge}
         failed = cell | {"outcome": "dead", "is_failure": True, "events": events}
         return [failed, cell | {"outcome": "delivered", "is_failure": False, "events": total - events}]
 
-    usual = {"waku": 20, "xmpp": 300}
-    earlier = [row for n in range(1, 8) for bridge in failures for row in of_day(n, bridge, usual[bridge] + n % 3)]
-    today = [row for bridge, events in failures.items() for row in of_day(0, bridge, events)]
+    usual, today, earlier = {"waku": 20, "xmpp": 300}, [], []
+    for day, (failures, total, _) in cases.items():
+        for bridge, events in failures.items():
+            today += of_day(day, bridge, events, total)
+            for n in range(1, 8):
+                earlier += of_day(day - timedelta(days=n), bridge, usual[bridge] + n % 3, total)
     nothing = frame(spark, tables.TOKEN_CHURN, [])
     rates = (frame(spark, tables.ERROR_RATES, rows) for rows in (today, earlier))
     flagged = anomalies.transform(*rates, nothing, nothing)
 
-    assert rows_of(flagged, "figure", "stage", "bridge", "events", "total", "value", "usual") == found
+    assert rows_of(flagged, "day", "figure", "stage", "bridge", "events", "total", "value", "usual") == [
+        (day, *row) for day, (_, _, found) in cases.items() for row in found
+    ]
 
 
 def test_a_churn_rate_outside_its_usual_band_is_flagged(spark):
@@ -250,43 +263,57 @@ def test_durations_have_percentiles_by_stage_platform_and_bridge(spark, facts, w
 
 # failure_signatures ---------------------------------------------------------------------------------------------------
 def signatures_of(
-    spark: Any, today: int, before: dict[int, int], snapshots: Any = (), earlier: Any = (), known_days: int = 30
+    spark: Any,
+    events: Mapping[tuple[date, str], tuple[int, Mapping[int, int]]],
+    known_days: Mapping[date, int],
+    *,
+    snapshots: Any = (),
+    earlier: Any = (),
 ) -> list[tuple[Any, ...]]:
-    failed = {"stage": "dispatch", "outcome": "transient", "code": "unavailable", "is_failure": True}
-    other = failed | {"code": "other", "events": 5}
-    rates = [failed | {"events": today}, other]
-    rates_before = [
-        failed | {"day": DAY - timedelta(days=n), "events": events} for n, events in before.items() if events
-    ]
-    rates_before += [other | {"day": DAY - timedelta(days=n)} for n in range(1, 8)]
+    """Return the signatures of codes by their events on a day and before it. Another code fails on all these days."""
+    failed = {"stage": "dispatch", "outcome": "transient", "is_failure": True}
+    rates, rates_before = [], []
+    for (day, code), (today, before) in events.items():
+        other = failed | {"code": "other", "events": 5}
+        rates += [failed | {"day": day, "code": code, "events": today}, other | {"day": day}]
+        for n in range(1, 8):
+            of_day = {"day": day - timedelta(days=n)}
+            rates_before += [failed | of_day | {"code": code, "events": before[n]}] if n in before else []
+            rates_before.append(other | of_day)
     found = failure_signatures.transform(
         frame(spark, tables.ERROR_RATES, rates),
         frame(spark, tables.ERROR_RATES, rates_before),
         frame(spark, tables.UNKNOWN_ERRORS, snapshots),
         frame(spark, tables.FAILURE_SIGNATURES, earlier),
-        {DAY: known_days},
+        known_days,
     )
     columns = ("source", "signature", "events", "usual_events", "is_new", "is_rising", "first_seen_on")
     return rows_of(found.where("signature <> 'other'"), *columns)
 
 
-WEEK_AGO, FIRST = DAY - timedelta(days=7), date(2026, 10, 30)
-KNOWN = {"source": "code", "signature": "unavailable", "day": DAY - timedelta(days=3), "first_seen_on": FIRST}
+def test_a_code_is_new_or_rising_by_the_days_before(spark):
+    """Each code has a day of its own. The last number is that of the days since it was first seen."""
+    daily = dict.fromkeys(range(1, 8), 20)
+    cases = apart(
+        ("a: rising", 40, daily, 30, (40, 20.0, False, True), 7),  # twice as frequent
+        ("b: steady", 39, daily, 30, (39, 20.0, False, False), 7),
+        ("c: new", 1, {}, 30, (1, 0.0, True, True), 0),
+        ("d: no earlier days", 1, {}, 0, (1, 0.0, False, False), 0),
+        ("e: in earlier reports", 1, {}, 30, (1, 0.0, False, False), 21),
+    )
+    events = {(day, code): (today, before) for day, (code, today, before, *_) in cases.items()}
+    known_days = {day: known for day, (_, _, _, known, *_) in cases.items()}
+    last = max(cases)
+    seen = {"day": last - timedelta(days=3), "first_seen_on": last - timedelta(days=21)}
+    earlier = [seen | {"source": "code", "signature": "e: in earlier reports"}]
+
+    assert signatures_of(spark, events, known_days, earlier=earlier) == [
+        ("code", code, *found, day - timedelta(days=days_ago))
+        for day, (code, _, _, _, found, days_ago) in cases.items()
+    ]
 
 
-@pytest.mark.parametrize(
-    ("today", "before", "known", "found"),
-    [
-        (40, dict.fromkeys(range(1, 8), 20), {}, (40, 20.0, False, True, WEEK_AGO)),  # twice as frequent: rising
-        (39, dict.fromkeys(range(1, 8), 20), {}, (39, 20.0, False, False, WEEK_AGO)),
-        (1, {}, {}, (1, 0.0, True, True, DAY)),  # never seen: new
-        (1, {}, {"known_days": 0}, (1, 0.0, False, False, DAY)),
-        (1, {}, {"earlier": [KNOWN]}, (1, 0.0, False, False, FIRST)),
-    ],
-    ids=["rising", "steady", "new", "no earlier days", "seen in earlier reports"],
-)
-def test_a_code_is_new_or_rising_by_the_days_before(spark, today, before, known, found):
-    assert signatures_of(spark, today, before, **known) == [("code", "unavailable", *found)]
+ONE_CODE = {(DAY, "unavailable"): (1, {})}
 
 
 def test_the_events_of_an_unknown_text_are_the_growth_of_its_counter(spark):
@@ -295,7 +322,7 @@ def test_the_events_of_an_unknown_text_are_the_growth_of_its_counter(spark):
         {"day": DAY - timedelta(days=n), "signature": "strange <n>", "total": total, "first_seen_at": seen}
         for n, total in [(2, 3), (1, 10), (0, 42)]
     ]
-    [unknown, _] = sorted(signatures_of(spark, 1, {}, snapshots=texts), reverse=True)
+    [unknown, _] = sorted(signatures_of(spark, ONE_CODE, {DAY: 30}, snapshots=texts), reverse=True)
 
     assert unknown == ("unknown", "strange <n>", 32, None, False, False, seen.date())
 
@@ -320,7 +347,7 @@ def test_an_unknown_text_that_was_not_seen_for_thirty_days_is_new(spark):
         texts += [text, text | {"day": YESTERDAY, "total": 4}] if days_ago else [text]
         expected[text["signature"]] = (is_new, is_new, seen.date())
 
-    found = signatures_of(spark, 1, {}, snapshots=texts)
+    found = signatures_of(spark, ONE_CODE, {DAY: 30}, snapshots=texts)
     assert {row[1]: row[4:] for row in found if row[0] == "unknown"} == expected
 
 
