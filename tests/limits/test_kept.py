@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_the_lake_keeps_at_least_that_many_days(
 # The database ---------------------------------------------------------------------------------------------------------
 
 
+@cache
 def limits_of(name: str) -> tuple[float, float, dict[str, str | int]]:
     """Return the seconds of statements and of locks of a process, and the options of its sessions."""
     program = f"""{begun(name)}; from pushserver import settings as s; import json

@@ -2,15 +2,16 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from django.db import connection
 
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.supervisor.processes import PROJECT
+from pushserver import settings
 from pushserver.config import role
 from pushserver.config.role import Role
 from tests.rig.budget import first_everyday
@@ -34,6 +35,16 @@ def printed(program, **environment):
     done = subprocess.run(run, cwd=PROJECT, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@cache
+def facts_of(name):
+    """Return the mode of a file that the process ``name`` writes, and the options of its sessions."""
+    program = f"""import json, os, pathlib, tempfile; os.umask(0o022); {begun(name)}; from pushserver import settings
+with tempfile.TemporaryDirectory() as folder:
+    (file := pathlib.Path(folder, "written")).write_text("")
+    print(json.dumps([file.stat().st_mode & 0o777, settings.DATABASES["default"]["OPTIONS"]["options"]]))"""
+    return json.loads(printed(program))
 
 
 @pytest.fixture
@@ -81,11 +92,8 @@ def test_a_worker_without_a_role_is_refused():
         ("makemigrations", 0o644),  # what a developer writes is for a repository
     ],
 )
-def test_files_written_by_the_server_are_closed_to_other_accounts(tmp_path, name, mode):
-    program = f"import os; os.umask(0o022); {begun(name)}; import pushserver.settings; "
-    program += f"open({str(tmp_path / 'written')!r}, 'w')"
-    printed(program)
-    assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == mode
+def test_files_written_by_the_server_are_closed_to_other_accounts(name, mode):
+    assert facts_of(name)[0] == mode
 
 
 @pytest.mark.parametrize(
@@ -104,10 +112,7 @@ print(json.dumps([s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_S
 
 @pytest.mark.parametrize(("name", "seconds"), [("worker", 30), ("wsgi", 30), ("up", 30), ("rotate_field_keys", 0)])
 def test_a_database_notices_a_process_that_hangs(name, seconds):
-    program = (
-        f"{begun(name)}; from pushserver.settings import DATABASES as d; print(d['default']['OPTIONS']['options'])"
-    )
-    assert f"-c idle_in_transaction_session_timeout={seconds * 1000}ms" in printed(program)
+    assert f"-c idle_in_transaction_session_timeout={seconds * 1000}ms" in facts_of(name)[1]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +132,9 @@ def test_a_database_notices_a_process_that_hangs(name, seconds):
         ("postgresql://[2001:db8::1]:5432,[2001:db8::2]/push", {"HOST": "2001:db8::1,2001:db8::2", "PORT": "5432,"}),
     ],
 )
-def test_the_servers_of_the_database_are_those_of_the_url(url, expected):
-    program = "import json; from pushserver.settings import DATABASES as d; print(json.dumps(d['default']))"
-    found = json.loads(printed(program, DATABASE_URL=url))
+def test_the_servers_of_the_database_are_those_of_the_url(monkeypatch, url, expected):
+    monkeypatch.setattr(settings, "DATABASE_URL", url)
+    found = settings._database()
     assert {name: {**found["OPTIONS"], **found}.get(name) for name in expected} == expected
 
 
