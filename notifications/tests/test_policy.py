@@ -20,6 +20,7 @@ from notifications.messages import (
 )
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
+    GATEWAY_FAILED,
     MAX_RETRY_SECONDS,
     UNPROVEN_FAILURES,
     Recipient,
@@ -28,6 +29,8 @@ from notifications.rules.policy import (
     ambiguous_retry_at,
     delivers_nothing,
     evaluate,
+    is_answer,
+    is_contact,
     is_dying,
     is_failure_of_push,
     may_help_to_drop_payload,
@@ -44,6 +47,7 @@ CHAT, AUTHOR, NOBODY = b"chat", b"author", frozenset[bytes]()
 EVERYTHING = Recipient(enabled=True, block_mentions=False, blocked=NOBODY, muted=NOBODY, allowed_mentions={CHAT})
 MESSAGE, MENTION, JOIN, CONTACT = NotificationType.MESSAGE, NotificationType.MENTION, 3, 4
 DELIVER, SUPPRESSED = Verdict.DELIVER, Verdict.SUPPRESSED
+SEVENTY_TWO = timedelta(seconds=72)  # a minute, and a fifth of it by the jitter
 
 
 def evaluated(notification_type, recipient=EVERYTHING, **facts):
@@ -206,6 +210,24 @@ def test_an_address_that_nothing_was_delivered_to_makes_few_rows_in_a_day(result
 def test_waits_five_times_as_long_after_each_failure_at_an_address_without_a_delivery(result, attempts, seconds):
     at = unproven_retry_at(NOW, attempts, result, jitter=0.0, left_seconds=86_400)
     assert at == NOW + timedelta(seconds=seconds)
+    assert unproven_retry_at(NOW, 1, Result(Outcome.CONFIG), jitter=1.0, left_seconds=86_400) == NOW + SEVENTY_TWO
+
+
+@pytest.mark.parametrize(
+    ("result", "shows_contact", "shows_an_answer"),
+    [
+        *((Result(outcome), True, True) for outcome in (Outcome.DELIVERED, Outcome.DEAD, Outcome.PAYLOAD)),
+        (Result(Outcome.DELIVERED, is_dry_run=True), True, False),
+        (Result(Outcome.TRANSIENT), True, False),
+        (Result(Outcome.PAYLOAD, is_untried=True), False, False),
+        (Result(Outcome.TRANSIENT, is_unreached=True), False, False),
+        (Result(Outcome.AMBIGUOUS, GATEWAY_FAILED), False, False),
+    ],
+)
+def test_which_results_show_that_a_gateway_was_reached_and_that_an_app_gets_through(
+    result, shows_contact, shows_an_answer
+):
+    assert (is_contact(result), is_answer(result)) == (shows_contact, shows_an_answer)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from xmpp_bridge.rules.decisions import (
     time_to_live,
     verify,
 )
-from xmpp_bridge.rules.limits import ROOTS, Limits, Rates
+from xmpp_bridge.rules.limits import ROOTS, DeviceLimit, Limits, Rates
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -135,13 +135,18 @@ WAKE = push()
 SECRET = replace(WAKE, payload=Payload(Format.RFC8291, "ciphertext"))
 CALL, BACKGROUND = replace(SECRET, grade=Grade.VOIP), replace(WAKE, grade=Grade.LOW)
 FORWARD = replace(WAKE, is_forward=True, body="readable")
+OTHER_SECRET = replace(WAKE, payload=Payload(Format.RFC8291, "another ciphertext"))
+
+
+def named(pushed: PushNotification, stanza_id: str) -> PushNotification:
+    return replace(pushed, origin=push(stanza_id=stanza_id).origin)
 
 
 def decided(
     pushed: PushNotification, device: Known | None = DEVICE, limits: Limits | None = None, **facts: Any
 ) -> Decision:
-    usual = {"is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
-    return decide(pushed, "capulet.test", device, limits or Limits(Rates()), **usual | facts)
+    usual = {"domain": "capulet.test", "is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
+    return decide(pushed, device=device, limits=limits or Limits(Rates()), **usual | facts)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +179,17 @@ def test_the_verdict_on_a_push(
 
 def test_only_pushes_that_a_device_got_are_charged_to_its_limits() -> None:
     limits = Limits(Rates(calls_per_minute=1, wake_seconds=5.0, unknown_per_hour=1))
-    named = replace(CALL, origin=push(stanza_id="one").origin)
-    assert [decided(named, limits=limits).verdict for _ in range(2)] == [Verdict.ACCEPTED, Verdict.REPEATED]
+    assert [decided(named(CALL, "one"), limits=limits).verdict for _ in range(2)] == [
+        Verdict.ACCEPTED,
+        Verdict.REPEATED,
+    ]
     assert [decided(CALL, limits=limits).verdict for _ in range(2)] == [Verdict.BUSY_CALLS] * 2
     assert [decided(WAKE, limits=limits, is_full=True).verdict for _ in range(2)] == [Verdict.FULL] * 2
     assert decided(WAKE, limits=limits) == Decision(Verdict.ACCEPTED, NOW)
     later = NOW + timedelta(seconds=3)
     assert decided(WAKE, limits=limits, now=later) == Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))
     assert [decided(WAKE, None, limits).verdict for _ in range(2)] == [Verdict.UNKNOWN, Verdict.IGNORED]
+    assert decided(WAKE, None, limits, domain="montague.test").verdict == Verdict.UNKNOWN
     gone = DEVICE._replace(is_active=False)
     assert [decided(WAKE, gone, limits).verdict for _ in range(2)] == [Verdict.GONE, Verdict.GONE_BEFORE]
 
@@ -202,7 +210,7 @@ OTHER = DEVICE._replace(id=UUID(int=2), address=b"another phone")
 def test_pushes_of_one_device_are_charged_to_no_other(
     pushed: PushNotification, changes: dict[str, Any], first: Decision
 ) -> None:
-    limits = Limits(Rates(calls_per_minute=1, payloads_per_minute=1))
+    limits = Limits(Rates(calls_per_minute=1, payloads_per_minute=1, wakes_of_phone=(Limit(1, 60.0),)))
     assert [decided(pushed, each._replace(**changes), limits) for each in (DEVICE, OTHER)] == [first] * 2
 
 
@@ -214,8 +222,16 @@ def test_all_devices_at_one_address_share_the_limits_of_one() -> None:
     assert calls == [Verdict.ACCEPTED] * 3 + [Verdict.BUSY_CALLS] * 37
     shown = [decided(SECRET, each, limits) for each in accounts]
     assert [each.has_payload for each in shown] == [True] * 2 + [False] * 38
+    assert [each.beyond for each in shown] == [None] * 2 + [DeviceLimit.PAYLOADS] * 38
     waits = [(each.due_at - NOW).total_seconds() for each in shown[2:] if each.due_at]
     assert waits == pytest.approx([0] * 4 + list(range(1, 35)))
+
+
+def test_a_wake_up_that_this_batch_has_planned_serves_later_ones() -> None:
+    limits = Limits(Rates(wake_seconds=5.0))
+    shown = [decided(WAKE, limits=limits, now=NOW + timedelta(seconds=seconds)) for seconds in (0, 2.5, 4.9)]
+    later = Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=5))
+    assert shown == [Decision(Verdict.ACCEPTED, NOW), later, Decision(Verdict.MERGED)]
 
 
 def test_a_background_wake_up_does_not_delay_another_one() -> None:
@@ -232,6 +248,9 @@ def test_a_background_wake_up_does_not_delay_another_one() -> None:
         (FORWARD, WAKE, {}, Verdict.REPEATED),
         (FORWARD, replace(FORWARD, body="other"), {"passes_texts": True}, Verdict.ACCEPTED),
         (FORWARD, FORWARD, {"passes_texts": True}, Verdict.REPEATED),
+        (SECRET, OTHER_SECRET, {}, Verdict.ACCEPTED),
+        (named(SECRET, "one"), named(OTHER_SECRET, "two"), {}, Verdict.ACCEPTED),
+        (named(SECRET, "one"), named(OTHER_SECRET, "one"), {}, Verdict.REPEATED),
     ],
 )
 def test_a_device_gets_the_same_content_once(
@@ -251,8 +270,8 @@ def test_a_device_gets_the_same_content_once(
         (FORWARD, {"passes_texts": True}, Decision(Verdict.REPEATED)),
         (SECRET, {}, Decision(Verdict.REPEATED)),
         (CALL, {}, Decision(Verdict.ACCEPTED, NOW + timedelta(seconds=1), has_payload=True)),
-        (replace(WAKE, origin=push(stanza_id="one").origin), {}, Decision(Verdict.REPEATED)),
-        (replace(CALL, origin=push(stanza_id="one").origin), {}, Decision(Verdict.REPEATED)),
+        (named(WAKE, "one"), {}, Decision(Verdict.REPEATED)),
+        (named(CALL, "one"), {}, Decision(Verdict.REPEATED)),
     ],
 )
 def test_a_wake_up_is_not_the_same_as_one_a_second_ago(
@@ -277,6 +296,22 @@ def test_each_domain_has_limits_of_its_own_which_pushes_without_valid_credential
     later = NOW + timedelta(seconds=2)
     assert verify("montague.test", limits, is_server=True, is_ours=False, now=later) is Verdict.UNKNOWN
     assert verify("capulet.test", limits, is_server=True, is_ours=False, now=later) is Verdict.BUSY_DOMAIN
+
+
+@pytest.mark.parametrize(
+    ("is_server", "is_ours", "verdicts"),
+    [
+        (False, True, [Verdict.FORBIDDEN, Verdict.FORBIDDEN]),
+        (True, True, [None, Verdict.BUSY_DOMAIN]),
+        (True, False, [Verdict.UNKNOWN, Verdict.BUSY_DOMAIN]),
+    ],
+)
+def test_the_verdict_without_a_look_at_the_device(
+    is_server: bool, is_ours: bool, verdicts: list[Verdict | None]
+) -> None:
+    limits = Limits(Rates(pushes_of_domain=(Limit(1, 1.0),)))
+    shown = [verify("capulet.test", limits, is_server=is_server, is_ours=is_ours, now=NOW) for _ in range(2)]
+    assert shown == verdicts
 
 
 def test_every_verdict_and_every_refusal_has_its_answer() -> None:

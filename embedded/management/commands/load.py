@@ -101,7 +101,7 @@ def _show(title: str, result: Result, console: Console) -> None:
         table.add_column(column, justify="left" if not column else "right")
     for name, found in (("gorush", result.pushes), ("reply", result.replies)):
         counts = [str(found.arrived), str(found.lost), str(found.doubled)] if found else ["no record", "", ""]
-        table.add_row(f"request → {name}", *counts, *_cells(found and found.latency_ms))
+        table.add_row(f"request → {name}", *counts, *_cells(found.latency_ms if found else None))
     table.add_section()
     for name, figures in (("delay of sending", "lag_ms"), ("publishing", "publish_ms")):
         table.add_row(f"generator: {name}", "", "", "", *_cells(result.generator[figures]))
