@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from kit.health.indicators import Indicator, State
 from kit.http.connections import new_client, submit
+from notifications.delivery import steps
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.models import Halt, Notification
 from pushserver.indicators.snapshot import take_snapshot
@@ -146,7 +147,8 @@ class World:
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(steps, "GATHERING_SECONDS", 0.0)  # pushes are sent one by one
     with open_world(Gorush, **getattr(request, "param", {})) as world:
         yield world
 
