@@ -139,10 +139,7 @@ def _is_over() -> bool:
     state = Notification.State
     waiting = Notification.objects.filter(state__in=[state.PENDING, state.RETRYING, state.AMBIGUOUS])
     open_ones: list[QuerySet[Any]] = [
-        InboundEnvelope.objects.filter(state="received"),
-        InboundEnvelope.objects.filter(state="postponed"),
-    ]
-    open_ones += [
+        *(InboundEnvelope.objects.filter(state=each) for each in ("received", "postponed")),
         waiting,
         Notification.objects.filter(state="in_flight"),
         OutboundReply.objects.filter(state="pending"),

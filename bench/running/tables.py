@@ -7,16 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 Cell = str | float
-WIDTH = 140
 
 
 def show(
-    title: str,
-    columns: Sequence[str],
-    rows: Mapping[str, Sequence[Cell]],
-    *,
-    digits: int = 2,
-    missed: Container[str] = (),
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell]], digits: int = 2, missed: Container[str] = ()
 ) -> None:
     """Print a table. Rows have names, and those in ``missed`` have missed their goals."""
     table = Table(title=title)
@@ -25,7 +19,7 @@ def show(
     for name, cells in rows.items():
         texts = [Text(_text(cell, digits)) for cell in (name, *cells)]
         table.add_row(*texts, style="red" if name in missed else "")
-    Console(width=WIDTH).print(table)
+    Console(width=140).print(table)
 
 
 def show_figures(title: str, figures: Mapping[str, float], goals: Mapping[str, str], *, digits: int = 2) -> None:
@@ -40,6 +34,4 @@ def _is_met(value: float, sign: str, limit: str, *_unit: str) -> bool:
 
 
 def _text(cell: Cell, digits: int) -> str:
-    if isinstance(cell, str):
-        return cell
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.{digits}f}"
+    return f"{cell:,.{digits}f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
