@@ -25,7 +25,7 @@ from hypothesis import settings as hypothesis_settings
 from pytest_django import DjangoDbBlocker
 from redis import Redis
 
-from embedded.servers import installed
+from embedded.servers import installed, ports
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
@@ -35,6 +35,8 @@ pytest_plugins = ["tests.rig.suite"]
 
 # pytest-xdist gives a name to each process that it starts. They inherit the folder of the run from the controller.
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")
+if PROCESS:  # a part of the ports, so that no other process gives one away whose server is about to start here
+    ports.PORTS = ports.PORTS[sum(PROCESS.encode()) % 8 :: 8]
 RUN_DIR = Path(os.environ["TESTS_RUN_DIR"] if PROCESS else tempfile.mkdtemp(prefix="pushserver-tests-"))
 DATA_DIR = RUN_DIR / PROCESS
 # These settings trade crash safety for speed, as a test database may be lost. DATABASE=system uses Debian's server.

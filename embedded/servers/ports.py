@@ -8,13 +8,16 @@ from pathlib import Path
 
 # Systems use ports from 32768 (Linux) or 49152 (others) for outgoing connections. Such a connection could take the port
 # of a server that is about to start, or is stopped.
-_PORTS = range(10_000, 32_768)
+PORTS = range(10_000, 32_768)
+# Ports that this process has got. A server that is about to start does not use its port yet.
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1 that no outgoing connection uses."""
-    while not is_free("127.0.0.1", port := secrets.choice(_PORTS)):
+    """Return a free port of 127.0.0.1 that no outgoing connection uses, and each time another one."""
+    while (port := secrets.choice(PORTS)) in _given or not is_free("127.0.0.1", port):
         pass
+    _given.add(port)
     return port
 
 
