@@ -75,7 +75,7 @@ def _running(program: str) -> Iterator[Browser]:
     # Django treats Playwright's event loop as a sign of asynchronous code.
     with pytest.MonkeyPatch.context() as patched, sync_playwright() as playwright:
         patched.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        browser = playwright.chromium.launch(executable_path=program, args=SWITCHES)
+        browser = playwright.chromium.launch(executable_path=program, args=SWITCHES, timeout=SOON_MS)
         yield browser
         browser.close()
 
@@ -95,6 +95,7 @@ def shared_context(chromium: Browser, live_server: LiveServer) -> Iterator[Brows
     context = chromium.new_context(
         base_url=live_server.url, viewport={"width": 1400, "height": 900}, reduced_motion="reduce"
     )
+    context.set_default_timeout(SOON_MS)
     context.new_page().goto("/healthz")
     yield context
     context.close()
