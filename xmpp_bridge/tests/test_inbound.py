@@ -80,6 +80,8 @@ def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: R
     [notification] = stored()
     assert (notification.state, notification.grade, notification.report) == ("pending", "normal", "success")
     assert seconds_to_live(notification) == 3600
+    assert notification.unsent_since is not None  # the first push is measured from the arrival of its message
+    assert timedelta() <= notification.created_at - notification.unsent_since < timedelta(minutes=1)
     assert (notification.request.bridge, notification.request.state) == ("xmpp", "answered")
     assert notification.route == Route.objects.get()
     device = Device.objects.get()
