@@ -105,10 +105,11 @@ def gateway() -> RecordingGateway:
 
 @pytest.fixture
 def server(time: Time, gateway: RecordingGateway, instead: Instead, monkeypatch: pytest.MonkeyPatch) -> Server:
-    buckets, admission = SharedBuckets(), Admission()
+    share = Share()  # of one worker, whatever sessions of earlier tests have not ended yet
+    buckets, admission = SharedBuckets(share), Admission()
     instead(own_buckets, lambda: buckets)
     instead(own_admission, lambda: admission)
-    limits = cache(partial(queries.Limits, clock=time.seconds))
+    limits = cache(partial(queries.Limits, clock=time.seconds, share=share))
     monkeypatch.setattr(inbound, "_query_limits", limits)
     return Server(time, Process(gateway))
 
