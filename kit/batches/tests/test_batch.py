@@ -748,8 +748,9 @@ def test_the_reason_why_batches_are_postponed_is_logged_once_and_so_is_its_end(r
 
     with capture_logs() as logs:
         running(Numbers(1, hook=refuse))
-        eventually(lambda: [entry["event"] for entry in logs][-1:] == ["batches_go_on"])
-    assert [entry.get("reason") for entry in logs] == [REASONS["53100"], REASONS["57P03"], None]
+        eventually(lambda: "batches_go_on" in [entry["event"] for entry in logs])
+    ours = [entry for entry in logs if entry["event"].startswith("batch")]  # others log, too
+    assert [entry.get("reason") for entry in ours] == [REASONS["53100"], REASONS["57P03"], None]
     assert written() == names(1)
 
 
