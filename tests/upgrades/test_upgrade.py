@@ -36,7 +36,7 @@ from notifications.messages import Report, ReportError
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.service import APP, Service
 from tests.rig import server as processes
-from tests.rig.ledger import CLIENTS_WAIT_SECONDS, at_share, judge_pushes, say
+from tests.rig.ledger import CLIENTS_WAIT_SECONDS, judge_pushes, say
 from tests.rig.load import ANSWERED_SECONDS, Pushes, collapse_ids
 from tests.rig.network import Network, Sender, android, network_of, new_sender, unregistered_phone
 from tests.rig.server import UNLIMITED, Fleet, Up, wait_until
@@ -300,6 +300,5 @@ def _replace_under_load(installation: Installation, code: Path, file: Path) -> N
     assert late
     assert [(found[kind]["lost"], found[kind]["doubled"]) for kind in ("pushes", "replies")] == [(0, 0)] * 2
     assert found["refused"] == {}
-    # The upgrade keeps nobody waiting. A busy machine may stand still for a moment, which meets few.
-    assert found["replies"]["latency_ms"]["p99"] <= CLIENTS_WAIT_SECONDS * 1000
-    assert at_share(sorted(waits), 0.95) <= CLIENTS_WAIT_SECONDS
+    assert found["replies"]["latency_ms"]["max"] <= CLIENTS_WAIT_SECONDS * 1000
+    assert max(waits) <= CLIENTS_WAIT_SECONDS
