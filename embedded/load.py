@@ -386,9 +386,8 @@ def evaluate(
     to_answer = {identifier: at_ns for identifier, at_ns in due_ns.items() if identifier not in not_sent}
     failed = {reply.identifier for reply in replies if not reply.is_success} & due_ns.keys()
     answered = ({reply.identifier for reply in replies} & to_answer.keys()) - failed
-    newest_ns = dict(
-        sorted(pushes or (), key=lambda arrival: arrival[1])
-    )  # by ciphertext, or of a wake-up by recipient
+    # By ciphertext, or of a wake-up by recipient.
+    newest_ns = dict(sorted(pushes or (), key=lambda arrival: arrival[1]))
     merged = {
         each.identifier
         for each in requests

@@ -107,7 +107,7 @@ async def play(
             try:
                 await _act(session, person, random.choice(others), chance=random.randrange(100))
             except (SessionError, NodeError) as error:
-                log.warning("failed", person=person.shown.name, reason=str(error))
+                log.warning("action_failed", person=person.shown.name, reason=str(error))
             await asyncio.sleep(average * random.uniform(0.5, 1.5))
 
     async with asyncio.TaskGroup() as group:
