@@ -51,10 +51,10 @@ def test_an_operator_logs_in_and_opens_lists_rows_and_the_documentation_of_the_a
 
 def open_from_menu(page: Page, path: str) -> None:
     """Click an entry of the menu, after opening its section if that is closed."""
-    link = page.locator(f'#nav-sidebar a[href="{path}"]').first
-    if not link.is_visible():
-        link.locator("xpath=ancestor::details/summary").click()
-    link.click()
+    section = page.locator("#nav-sidebar details", has=page.locator(f'a[href="{path}"]'))
+    if section.get_attribute("open") is None:  # waits for the menu, of which a page that is loading shows nothing yet
+        section.locator("summary").click()
+    section.locator(f'a[href="{path}"]').click()
 
 
 def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_logged(visitor: Page) -> None:
