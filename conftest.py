@@ -70,7 +70,7 @@ settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 from django.test import TransactionTestCase  # noqa: E402
 
 from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
-from kit.health import own_faults  # noqa: E402
+from kit.processes import own_faults  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests.rig import budget, databases  # noqa: E402
 from tests.rig.server import Fleet, NewFleet, running  # noqa: E402

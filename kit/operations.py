@@ -13,8 +13,8 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from kit.health.indicators import Indicator, Kind
+from kit.health.notices import NoticeCache
 from kit.health.waiting import Tile
-from kit.http.notices import NoticeCache
 from kit.metrics.kinds import StoredGauge
 
 

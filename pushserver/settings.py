@@ -152,7 +152,7 @@ CACHES = {
         "OPTIONS": {
             "socket_connect_timeout": 2,
             "socket_timeout": 2,
-            "serializer": "kit.health.status_cache.JsonSerializer",
+            "serializer": "kit.processes.status.JsonSerializer",
         },
     }
 }

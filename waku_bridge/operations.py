@@ -11,11 +11,10 @@ from django.db.models import Count, Min
 from kit.db.partitions import UNDER_WAY
 from kit.db.statements import table
 from kit.health import canaries
-from kit.health.complaints import UNREACHABLE
 from kit.health.indicators import Indicator
-from kit.health.peers import Peer
+from kit.health.notices import complaints
+from kit.health.peers import UNREACHABLE, Peer
 from kit.health.waiting import Tile, Waiting
-from kit.http.notices import complaints
 from kit.http.urls import host_of
 from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
 from notifications.models import NotificationRequest

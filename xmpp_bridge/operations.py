@@ -11,7 +11,7 @@ from django.db.models import Count, Model
 
 from kit.admin.lists.search import is_id
 from kit.db.statements import fetch, table
-from kit.expiry.asking import expiring
+from kit.expiry.asking import waiting
 from kit.health import canaries, filling
 from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind
@@ -75,7 +75,7 @@ class XmppOperations(Operations):
             "devices",
             stored,
             settings.XMPP_MAX_DEVICES,
-            expiring("devices"),
+            waiting("devices"),
         )
         return XmppFacts(App.objects.filter(is_retired=False).count(), evidence.requests, devices)
 

@@ -58,9 +58,9 @@ from kit.db.reasons import (
     sqlstate,
 )
 from kit.db.statements import fetch, write
-from kit.health import own_faults
-from kit.health.change_filter import ChangeFilter
+from kit.processes import own_faults
 from kit.processes.leader import BATCHES, HELD, TRY, LeaderLock
+from kit.processes.status import ChangeFilter
 from kit.tracing import spans
 
 log = structlog.get_logger(__name__)

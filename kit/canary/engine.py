@@ -23,7 +23,7 @@ from django.utils import timezone
 from kit.canary.runs import BaseRun, RunState
 from kit.db.deleting import delete_in_chunks
 from kit.health.canaries import CanaryFacts, RoundTrip
-from kit.health.status_cache import StatusCache
+from kit.processes.status import StatusCache
 from kit.processes.stopping import WORKER_STOP
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 import structlog
 
 from kit.expiry.models import MassExpiry
-from kit.health.filling import Expiring
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +44,3 @@ def allow(name: str, *, now: datetime) -> bool:
 def waiting(name: str) -> MassExpiry | None:
     """Return the request with this name if it waits for permission."""
     return MassExpiry.objects.filter(name=name, allowed_at=None).first()
-
-
-def expiring(name: str) -> Expiring | None:
-    """Return the waiting request with this name as a fact for its health indicator, or None."""
-    found = waiting(name)
-    return Expiring(found.count, found.total, found.found_at) if found else None

@@ -1,4 +1,1 @@
-"""Health: indicators, what processes save about themselves for others, and logs that report changes only.
-
-See docs/console.md.
-"""
+"""Health: indicators and the facts that they judge, and the results of config checks. See docs/console.md."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from kit.health.indicators import Indicator, Kind, State
 
@@ -9,13 +10,12 @@ from kit.health.indicators import Indicator, Kind, State
 FILLING_FROM = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Expiring:
+class Expiring(Protocol):
     """A mass expiry that waits for the permission of an operator: ``count`` of ``total`` rows."""
 
     count: int
     total: int
-    since: datetime
+    found_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def judge(kind: Kind, filling: Filling) -> Indicator:
             "Is the clock of PostgreSQL's host right, and were pushes delivered in the last months? If these rows are "
             f"really unused: `manage.py allow_expiry {filling.name}`."
         )
-        return Indicator(kind, State.YELLOW, sentence, first_step, found.since)
+        return Indicator(kind, State.YELLOW, sentence, first_step, found.found_at)
     sentence = f"{filling.stored:,} of {filling.limit:,} are stored"
     if filling.stored < FILLING_FROM * filling.limit:
         return Indicator(kind, State.GREEN, sentence)

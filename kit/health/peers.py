@@ -1,11 +1,23 @@
-"""Health indicators of peers: equal servers, of which one is enough. The module does no I/O."""
+"""Equal servers, of which one is enough: complaints about them, and their health indicators. It does no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from kit.health.complaints import Complaint
 from kit.health.indicators import Indicator, Kind, State
+
+# The id of the complaint about a peer that did not answer the check. A later answer of that peer withdraws it.
+UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A fault in the configuration of a peer, in words for an operator. ``id`` is stable and documented."""
+
+    id: str
+    problem: str
+    why: str
+    action: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""HTTP to peers: connections, failover between equal servers, and the results of their config checks.
+"""HTTP to peers: connections, and failover between equal servers.
 
 See docs/architecture.md.
 """

@@ -14,8 +14,8 @@ from celery.beat import Scheduler
 from django.db import InterfaceError, OperationalError, connection
 
 from kit.db.reasons import reason
-from kit.health.change_filter import ChangeFilter
 from kit.processes.leader import BEAT, LeaderLock
+from kit.processes.status import ChangeFilter
 from kit.processes.threads import RestartingThread
 
 log = structlog.get_logger(__name__)

@@ -32,8 +32,7 @@ from prometheus_client import Gauge
 from kit.db.connections import connection_parameters
 from kit.db.reasons import reason
 from kit.db.statements import fetch
-from kit.health.change_filter import ChangeFilter
-from kit.health.status_cache import StatusCache
+from kit.processes.status import ChangeFilter, StatusCache
 
 log = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, connec
 
 from kit.db.clock import database_now
 from kit.db.reasons import reason
-from kit.health import own_faults
-from kit.health.change_filter import ChangeFilter
+from kit.processes import own_faults
+from kit.processes.status import ChangeFilter
 
 log = structlog.get_logger(__name__)
 

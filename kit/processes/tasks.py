@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError
 
 from kit.db.reasons import is_closed, reason, sqlstate
 from kit.db.timeouts import RETENTION, timeouts
-from kit.health import own_faults
+from kit.processes import own_faults
 
 log = structlog.get_logger(__name__)
 

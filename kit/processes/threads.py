@@ -6,7 +6,7 @@ from threading import Event, Thread
 import structlog
 from django.db import connection
 
-from kit.health.change_filter import ChangeFilter
+from kit.processes.status import ChangeFilter
 
 log = structlog.get_logger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
-from kit.health.status_cache import StatusCache
 from kit.processes.once import once
+from kit.processes.status import StatusCache
 from notifications.gateways.interface import Gateway
 from notifications.messages import Outcome, Push, Result
 

@@ -16,8 +16,8 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from kit.health.complaints import UNREACHABLE, Complaint
-from kit.http.notices import complaints
+from kit.health.notices import complaints
+from kit.health.peers import UNREACHABLE, Complaint
 from kit.http.urls import host_of
 from kit.operations import PeerPage, parts
 from pushserver.console.dashboard.showing import Shown, shown_to

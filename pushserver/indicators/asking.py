@@ -27,11 +27,10 @@ from kit.db.connections import is_marked_ready
 from kit.db.postgresql.base import TimedConnection
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed, reason
-from kit.health import own_faults
 from kit.health.recent import Recent
 from kit.health.space import FULL_MIB, Past
 from kit.operations import parts_in_use
-from kit.processes import leader
+from kit.processes import leader, own_faults
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
 from pushserver.history.volumes import PAST, volumes
 from pushserver.indicators.judging import Reached

@@ -8,8 +8,8 @@ from django.db import Error, transaction
 
 from kit.db.reasons import is_closed, reason
 from kit.db.timeouts import timeouts
-from kit.health.change_filter import ChangeFilter
 from kit.health.indicators import Indicator, dated
+from kit.processes.status import ChangeFilter
 from pushserver.history import traffic
 from pushserver.indicators import asking, judging, stored
 from pushserver.indicators.hour import Hour, read_hour

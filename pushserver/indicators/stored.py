@@ -12,7 +12,7 @@ from django.db import Error, connection, transaction
 
 from kit.db.postgresql.timeouts import Timeouts
 from kit.db.statements import fetch
-from kit.expiry.asking import expiring
+from kit.expiry.asking import waiting
 from kit.health.filling import Filling
 from kit.health.recent import Recent
 from kit.health.waiting import Waiting
@@ -116,7 +116,7 @@ def _registrations() -> Filling:
         "registrations",
         registrations,
         settings.MAX_REGISTRATIONS,
-        expiring("registrations"),
+        waiting("registrations"),
     )
 
 

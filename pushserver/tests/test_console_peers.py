@@ -10,9 +10,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from embedded.servers.ports import free_port
-from kit.health import status_cache
-from kit.health.complaints import Complaint
-from kit.http.notices import CHECK_EVERY_SECONDS, Notice
+from kit.health.notices import CHECK_EVERY_SECONDS, Notice
+from kit.health.peers import Complaint
+from kit.processes import status
 from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.tasks import check_gorush
 from pushserver import celery
@@ -56,7 +56,7 @@ def test_the_page_reports_a_missing_check_and_one_without_complaints(admin_clien
     assert "was not checked lately" in text_of(admin_client)
     NOTICES.save(Notice(URL, NOW, (), {}, None))
     assert "as it should be" in text_of(admin_client)
-    monkeypatch.setattr(status_cache.cache, "get_many", Mock(side_effect=RedisError))
+    monkeypatch.setattr(status.cache, "get_many", Mock(side_effect=RedisError))
     assert "was not checked lately" in text_of(admin_client)
 
 

@@ -24,10 +24,10 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
-from kit.health import own_faults
-from kit.health.complaints import UNREACHABLE, Complaint
 from kit.health.indicators import Indicator, State
-from kit.http.notices import Notice
+from kit.health.notices import Notice
+from kit.health.peers import UNREACHABLE, Complaint
+from kit.processes import own_faults
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts

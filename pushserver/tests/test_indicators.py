@@ -9,10 +9,9 @@ import pytest
 
 from kit.db.reasons import REASONS
 from kit.health.canaries import CanaryFacts, RoundTrip
-from kit.health.complaints import Complaint
 from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind, State, duration, is_ready, verdict, worst
-from kit.health.peers import Peer
+from kit.health.peers import Complaint, Peer
 from kit.health.space import Past, Volume
 from kit.health.waiting import Waiting
 from kit.operations import parts

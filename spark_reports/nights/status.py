@@ -7,7 +7,7 @@ from enum import StrEnum
 from django.conf import settings
 
 from kit.figures import counted
-from kit.health.status_cache import StatusCache
+from kit.processes.status import StatusCache
 from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun
 from spark_reports.nights.nights import next_night, overdue_days, owed_days
 

@@ -13,8 +13,8 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from kit.health.complaints import Complaint
-from kit.http.notices import Notice, NoticeCache
+from kit.health.notices import Notice, NoticeCache
+from kit.health.peers import Complaint
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.history import traffic

@@ -24,8 +24,8 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.admin.times import exact
 from kit.db.postgresql.timeouts import Timeouts
-from kit.health.complaints import Complaint
 from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
+from kit.health.peers import Complaint
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
 from pushserver.api.tests.test_api import caller

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from kit.health.complaints import Complaint
-from kit.http.notices import Notice
+from kit.health.notices import Notice
+from kit.health.peers import Complaint
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
 from notifications.messages import Effect, PushLimit

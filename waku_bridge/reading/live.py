@@ -19,11 +19,10 @@ from django.db import Error as DjangoDatabaseError
 from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason, sqlstate
-from kit.health import own_faults
-from kit.health.change_filter import ChangeFilter
-from kit.health.complaints import Complaint
-from kit.health.status_cache import StatusCache
+from kit.health.peers import Complaint
+from kit.processes import own_faults
 from kit.processes.leader import Term, wait
+from kit.processes.status import ChangeFilter, StatusCache
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import (
     LAST_MESSAGE_TIMESTAMP_SECONDS,

@@ -1,6 +1,6 @@
 """Status cache of the component, for `/readyz` and the console. The process that holds the lock saves it."""
 
-from kit.health.status_cache import StatusCache
+from kit.processes.status import StatusCache
 
 NOTED_EVERY_SECONDS = 5.0
 # How the last connection ended, or CONNECTED.

@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from kit.health.complaints import Complaint
+from kit.health.peers import Complaint
 from kit.http.urls import host_of
 from waku_bridge.node.config_check.checking import check, memory_of
 

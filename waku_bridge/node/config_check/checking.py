@@ -17,7 +17,7 @@ import orjson
 from django.conf import settings
 from django.utils import timezone
 
-from kit.health.complaints import Complaint
+from kit.health.peers import Complaint
 from kit.http.connections import Answer, HttpClient, new_client, submit
 from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage

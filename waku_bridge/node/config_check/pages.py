@@ -3,7 +3,7 @@
 A cache of 50 that overflows returns pages of exactly 50, again and again, and never a longer one.
 """
 
-from kit.health.status_cache import StatusCache
+from kit.processes.status import StatusCache
 from waku_bridge.node.config_check.readings import LongestPage
 from waku_bridge.node.config_check.rules import DEFAULT_RINGS
 

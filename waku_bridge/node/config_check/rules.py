@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from kit.health.complaints import UNREACHABLE, Complaint
+from kit.health.peers import UNREACHABLE, Complaint
 from waku_bridge.node.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)

@@ -20,7 +20,7 @@ from embedded.node.node import NODE, Node, Settings
 from embedded.node.server import create_app
 from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
-from kit.http.notices import Notice
+from kit.health.notices import Notice
 from tests.rig.peers import served
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from waku_bridge.node.config_check import pages

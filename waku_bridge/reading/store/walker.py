@@ -22,7 +22,7 @@ from django.db import Error as DjangoDatabaseError
 from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason, sqlstate
-from kit.health import own_faults
+from kit.processes import own_faults
 from kit.processes.leader import Term
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS

@@ -19,7 +19,7 @@ from django.utils import timezone
 from kit.batches.batch import CHANNEL
 from kit.db.connections import connection_parameters
 from kit.health.indicators import State
-from kit.http.notices import Notice
+from kit.health.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
 from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC

@@ -7,7 +7,7 @@ our names and numbers and gorush's numbers, never its texts: a configuration con
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kit.health.complaints import UNREACHABLE, Complaint
+from kit.health.peers import UNREACHABLE, Complaint
 from notifications.gateways.gorush.config_check.readings import Config, Reading
 from notifications.gateways.gorush.sending.platforms import NAMES
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import structlog
 
-from kit.health.complaints import UNREACHABLE, Complaint
-from kit.health.peers import Peer
-from kit.health.status_cache import StatusCache
+from kit.health.peers import UNREACHABLE, Complaint, Peer
 from kit.http.urls import host_of
+from kit.processes.status import StatusCache
 
 CHECK_EVERY_SECONDS = 300
 # A notice outlives two missed checks, and expires when the checks have stopped.

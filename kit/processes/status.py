@@ -1,7 +1,7 @@
-"""Status cache: facts about the present that one process saves and others read, as JSON in Django's cache (Redis).
+"""The state of a process: facts about the present that other processes read, and a log filter for lasting conditions.
 
-The facts are in Redis because `/readyz` and the console need them while the database hangs. A fact that is not renewed
-expires. Neither readers nor writers fail while Redis is away.
+Facts are saved as JSON in Django's cache (Redis), because `/readyz` and the console need them while the database hangs.
+A fact that is not renewed expires. Neither readers nor writers fail while Redis is away.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,10 +17,22 @@ import structlog
 from django.core.cache import cache
 from redis.exceptions import RedisError
 
-from kit.health.change_filter import ChangeFilter
-
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+
+
+class ChangeFilter:
+    """Remembers the last report of a condition, so that callers report it once, and again when it changes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def has_changed(self, words: str) -> bool:
+        """Return whether ``words`` differ from the last report, and remember them. Empty words mean no fault."""
+        last, self._last = self._last, words
+        return words != last
+
+
 _change_filter = ChangeFilter()  # of the errors that keep this process from saving facts
 
 

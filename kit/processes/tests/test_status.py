@@ -1,12 +1,9 @@
-"""Tests of facts: those that are shared are read with their types and may be missing, one is computed once for all
-threads, and a lasting condition is reported once.
-"""
+"""Tests of what processes report: shared facts have their types, and a lasting condition is reported once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from threading import Event, Thread
 
 import orjson
 import pytest
@@ -16,9 +13,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
-from kit.health.change_filter import ChangeFilter
-from kit.health.recent import Recent
-from kit.health.status_cache import StatusCache
+from kit.processes.status import ChangeFilter, StatusCache
 
 
 class Weather(StrEnum):
@@ -81,58 +76,6 @@ def test_neither_reader_nor_writer_fails_while_the_cache_is_away(settings: LazyS
     assert [line["event"] for line in logs] == ["status_not_saved"]
     assert FACTS.read("one") is None
     assert FACTS.read_all(["one"]) == {}
-
-
-# Values in memory -----------------------------------------------------------------------------------------------------
-
-
-def test_a_value_is_computed_again_when_it_is_old_or_forgotten() -> None:
-    seconds = [60.0]
-    values = iter("abc")
-    recent = Recent(lambda: next(values), lambda: seconds[0])
-    assert [recent.get(), recent.get()] == ["a", "a"]
-    seconds[0] = 0
-    assert recent.get() == "b"
-    seconds[0] = 60
-    recent.forget()
-    assert [recent.get(), recent.get()] == ["c", "c"]
-
-
-def test_the_last_value_is_returned_while_another_thread_computes_a_new_one() -> None:
-    asked, may_answer = Event(), Event()
-
-    def find() -> int:
-        if found:
-            asked.set()
-            assert may_answer.wait(10)
-        found.append(None)
-        return len(found)
-
-    found: list[None] = []
-    recent = Recent(find, lambda: 0)
-    assert recent.get() == 1
-    thread = Thread(target=recent.get)
-    thread.start()
-    assert asked.wait(10)
-    assert recent.get() == 1
-    may_answer.set()
-    thread.join(10)
-    assert len(found) == 2
-
-
-def test_a_computation_that_failed_is_repeated() -> None:
-    answers = [ValueError(), 7]
-
-    def find() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    recent = Recent(find, lambda: 60)
-    with pytest.raises(ValueError):  # noqa: PT011 - the only one there is
-        recent.get()
-    assert recent.get() == 7
 
 
 @pytest.mark.parametrize(
