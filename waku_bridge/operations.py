@@ -13,7 +13,7 @@ from kit.db.statements import table
 from kit.health import canaries
 from kit.health.indicators import Indicator
 from kit.health.notices import complaints
-from kit.health.peers import UNREACHABLE, Peer
+from kit.health.peers import UNREACHABLE, Complaint, Peer
 from kit.health.waiting import Tile, Waiting
 from kit.http.urls import host_of
 from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
@@ -22,6 +22,8 @@ from registrations.lookup import count_by_newest_grant
 from registrations.models import Grant
 from waku_bridge import indicators, metrics
 from waku_bridge.canary import canary
+from waku_bridge.console.config_check import NOTICES
+from waku_bridge.console.config_check.rules import CLOCK, about_clock
 from waku_bridge.identity import server_identities
 from waku_bridge.inbound import faults
 from waku_bridge.indicators import Failed, Reached, Store, WakuFacts
@@ -35,8 +37,7 @@ from waku_bridge.models import (
     StoreWatermark,
     StoreWindow,
 )
-from waku_bridge.node.config_check.saved import NOTICES
-from waku_bridge.reading.live import LAST_READ, clock_of
+from waku_bridge.reading.live import LAST_READ, LastRead
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 # Rows are counted up to this number, because counting more would take too long.
@@ -161,6 +162,14 @@ class WakuOperations(Operations):
         yield Tile(indicators.INBOX, "Oldest envelope in the inbox", inbox, "waiting", state, indicators.INBOX_PAGE)
         state = indicators.state_of_outbox(outbox)
         yield Tile(indicators.REPLIES, "Oldest reply in the outbox", outbox, "waiting", state, indicators.OUTBOX_PAGE)
+
+
+def clock_of(read: LastRead) -> dict[str, Complaint | None]:
+    """Return the complaint about a node's clock by the id of its rule, or None where the clock is right.
+
+    Return an empty dict where the node did not report the time. The finding of the config check stands then.
+    """
+    return {} if read.skew_seconds is None else {CLOCK: about_clock(read.skew_seconds)}
 
 
 def _stores(*, is_blind: bool) -> Iterator[Store]:

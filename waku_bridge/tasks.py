@@ -21,9 +21,9 @@ from kit.processes.tasks import MessageTask, run_for_a_while
 from registrations.upkeep.retention import remove_tombstones
 from waku_bridge import query_topics
 from waku_bridge.canary import canary
+from waku_bridge.console.config_check.checking import check_all as check_all_nodes
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.node.config_check.checking import check_all as check_all_nodes
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 from waku_bridge.removal import expiring, retention
 

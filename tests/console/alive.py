@@ -26,7 +26,7 @@ from tests.rig.peers import serve_gorush
 from tests.rig.statements import a_batch_worker, a_bridge
 from waku_bridge import indicators as waku
 from waku_bridge.canary import canary
-from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
+from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]

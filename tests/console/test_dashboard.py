@@ -42,9 +42,9 @@ from tests.console.reading import staff, words, words_of
 from tests.rig import reports, rows
 from waku_bridge import operations
 from waku_bridge.canary import canary
+from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.indicators import WakuFacts, many_lost_replies
 from waku_bridge.models import OutboundReply
-from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component.status import END as COMPONENT_END
 

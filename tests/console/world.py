@@ -20,8 +20,8 @@ from spark_reports.nights.closing import last_closed_day
 from tests.console.reading import HEROINE
 from tests.console.routes import make_one_of_everything
 from tests.rig import reports, rows
+from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
-from waku_bridge.node.config_check.saved import NOTICES as NODE_NOTICES
 from xmpp_bridge.models import Device
 
 APP = "im.status.ethereum"

@@ -19,8 +19,16 @@ from kit.http.connections import Answer, HttpClient, was_never_sent
 from kit.http.failover import Peers
 from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node.config_check.readings import read_health, read_skew
-from waku_bridge.node.dialect import StorePage, parse, read_store_page, refusal, store_refusal, to_json
+from waku_bridge.node.dialect import (
+    StorePage,
+    parse,
+    read_health,
+    read_skew,
+    read_store_page,
+    refusal,
+    store_refusal,
+    to_json,
+)
 from waku_bridge.node.errors import Busy, NodeError, NoPeers, NotSubscribed, Unreachable
 
 JSON_HEADERS = {"Content-Type": "application/json"}

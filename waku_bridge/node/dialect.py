@@ -8,8 +8,11 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
@@ -29,6 +32,11 @@ URL_SAFE_TO_STANDARD, STANDARD_TO_URL_SAFE = str.maketrans("-_", "+/"), str.make
 TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
 # A cursor of go-waku or nwaku is a hash, as text.
 CURSOR = re.compile(r"[!-~]{0,1024}")
+STATES = frozenset(
+    {"READY", "NOT_READY", "NOT_MOUNTED", "INITIALIZING", "SYNCHRONIZING", "SHUTTING_DOWN", "EVENT_LOOP_LAGGING"}
+)
+CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
+DATE_RESOLUTION = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +211,54 @@ def store_refusal(status: int, text: str, *, where: str) -> NodeError:
     if status in (HTTP_NOT_FOUND, HTTP_PRECONDITION_FAILED) or "store-query" in text:
         return NoStore(f"{where} answered {status}: no store")
     return refusal(status, text, where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a node in nwaku's words. ``protocols`` has the state of each protocol by its name.
+
+    A text is empty where the node gave none, or an unknown one.
+    """
+
+    node: str = ""
+    connection: str = ""
+    protocols: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_no_peers(self) -> bool:
+        """Return whether messages reach nobody by relay. The node itself is READY all the same."""
+        return self.connection == "Disconnected" or self.protocols.get("Relay") == "NOT_READY"
+
+
+def read_health(body: bytes) -> Health | None:
+    """Return the health, or None for go-waku, which implements it for RLN only."""
+    answer = None
+    with suppress(orjson.JSONDecodeError):
+        answer = orjson.loads(body)
+    if not isinstance(answer, dict):
+        return None
+    listed = answer.get("protocolsHealth")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    protocols = {name: _known(state, STATES) for entry in entries for name, state in entry.items() if name != "desc"}
+    return Health(
+        _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
+    )
+
+
+def _known(word: Any, words: frozenset[str]) -> str:
+    return word if isinstance(word, str) and word in words else ""
+
+
+def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:
+    """Return how many seconds the clock that wrote the Date is ahead of ours, at least. Negative means behind.
+
+    The Date was written at some moment between request and answer, and has no fraction of a second.
+    """
+    try:
+        written = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    written = written if written.tzinfo else written.replace(tzinfo=UTC)
+    ahead = (written - answered_at).total_seconds()
+    behind = (written + DATE_RESOLUTION - asked_at).total_seconds()
+    return ahead if ahead > 0 else min(behind, 0.0)

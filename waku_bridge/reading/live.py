@@ -19,7 +19,6 @@ from django.db import Error as DjangoDatabaseError
 from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason, sqlstate
-from kit.health.peers import Complaint
 from kit.processes import own_faults
 from kit.processes.leader import Term, wait
 from kit.processes.status import ChangeFilter, StatusCache
@@ -32,10 +31,8 @@ from waku_bridge.metrics import (
     RING_FILL_RATIO,
 )
 from waku_bridge.node import NodeError, NotSubscribed
-from waku_bridge.node.config_check import pages as page_lengths
-from waku_bridge.node.config_check.rules import CLOCK, about_clock
 from waku_bridge.reading.intake import Intake, Taken
-from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, MIN_SECONDS, Ring
+from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, MIN_SECONDS, LongestPage, Ring
 from waku_bridge.reading.pages import Selection
 from waku_bridge.reading.reader import Reader
 from waku_bridge.reading.threads import in_thread
@@ -65,14 +62,9 @@ class LastRead:
 
 
 LAST_READ = StatusCache("last_read", LastRead, ttl_seconds=3)
-
-
-def clock_of(read: LastRead) -> dict[str, Complaint | None]:
-    """Return the complaint about a node's clock by the id of its rule, or None where the clock is right.
-
-    Return an empty dict where the node did not report the time. The finding of the config check stands then.
-    """
-    return {} if read.skew_seconds is None else {CLOCK: about_clock(read.skew_seconds)}
+LONGEST_PAGE = StatusCache("node_longest_page", LongestPage, ttl_seconds=86_400)
+# The smallest capacity that nodes have by default. A shorter page says nothing about it, and most pages are shorter.
+TELLING_SIZE = 30
 
 
 class RelayCache(Protocol):
@@ -107,7 +99,7 @@ class LiveReader:
         self._searched_at = -SEARCH_PERIOD_SECONDS
         self._noted_at = -NOTE_SECONDS
         self._noting: asyncio.Future[None] | None = None
-        self._longest_page = page_lengths.TELLING_SIZE
+        self._longest_page = TELLING_SIZE
         labels = (self.reader.name, pubsub_topic)
         self._last_read = LAST_READ_TIMESTAMP_SECONDS.labels(*labels)
         self._last_message = LAST_MESSAGE_TIMESTAMP_SECONDS.labels(*labels)
@@ -223,7 +215,7 @@ class LiveReader:
         self._observe_skew(taken.selection, received_at)
         if len(page) >= self._longest_page:
             self._longest_page = len(page)
-            await in_thread(page_lengths.note, self.reader.node, len(page))
+            await in_thread(note_page, self.reader.node, len(page))
         return taken
 
     def _observe_skew(self, selection: Selection, received_at: datetime) -> None:
@@ -241,3 +233,10 @@ class LiveReader:
 
 def _note_read(node: str, skew_seconds: float | None) -> None:
     LAST_READ.save(LastRead(clock.now(), skew_seconds), node)
+
+
+def note_page(node: str, size: int) -> None:
+    """Note the size of a page for the config check, unless a longer one is known."""
+    known = LONGEST_PAGE.read(node) or LongestPage()
+    if size >= known.size:
+        LONGEST_PAGE.save(LongestPage(size, known.times + 1 if size == known.size else 1), node)

@@ -48,3 +48,15 @@ class Ring:
         filling = TARGET_FILL * self.capacity / page_size * elapsed_seconds if page_size else IDLE_SECONDS
         burst = ALARM_FILL * self.capacity / BURST_PER_SECOND
         return min(IDLE_SECONDS, burst, gathering, filling)
+
+
+@dataclass(frozen=True, slots=True)
+class LongestPage:
+    """The longest page of a node's relay cache that was read lately, and how many pages were that long.
+
+    It is the only evidence of the cache's capacity: one of 50 that overflows returns pages of exactly 50, again and
+    again, and never a longer one.
+    """
+
+    size: int = 0
+    times: int = 0

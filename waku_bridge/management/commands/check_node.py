@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from kit.health.peers import Complaint
 from kit.http.urls import host_of
-from waku_bridge.node.config_check.checking import check, memory_of
+from waku_bridge.console.config_check.checking import check, memory_of
 
 
 class Command(BaseCommand):

@@ -25,8 +25,8 @@ from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.databases import notices
 from tests.rig.rows import make_watermark
+from waku_bridge.console.config_check import NOTICES
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan

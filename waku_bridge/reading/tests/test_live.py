@@ -21,17 +21,10 @@ from tests.rig.rows import make_watermark
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.node import NodeError, Unreachable, to_json
-from waku_bridge.node.config_check import pages as page_lengths
-from waku_bridge.node.config_check.readings import LongestPage
-from waku_bridge.node.config_check.rules import about_clock
-from waku_bridge.node.config_check.saved import NOTICES
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
-from waku_bridge.reading.live import LastRead, clock_of
-from waku_bridge.reading.pace import IDLE_SECONDS
+from waku_bridge.reading.pace import IDLE_SECONDS, LongestPage
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages, until
-
-NODE = "http://node.example:8645"
 
 
 class Answering:
@@ -104,7 +97,7 @@ async def test_a_page_is_selected_again_for_topics_that_become_ours_meanwhile(wo
 async def test_the_lengths_of_pages_are_noted_for_the_config_check(world):
     cache.clear()
     await world.read(world.live(Answering([to_json(message(FOREIGN))] * 50, [])), times=2)
-    assert page_lengths.longest(Answering.url) == LongestPage(50, 1)
+    assert live.LONGEST_PAGE.read(Answering.url) == LongestPage(50, 1)
     cache.clear()
 
 
@@ -250,19 +243,3 @@ def test_an_envelope_larger_than_a_part_is_a_part_by_itself(monkeypatch):
     ]
     parts = [[len(envelope.message.payload) for envelope in part] for part in inbox.slices(envelopes[::-1])]
     assert parts == [[5, 3], [9], [1, 1], [12], [0]]
-
-
-@pytest.mark.parametrize(
-    ("skew_seconds", "problems"),
-    [
-        (None, ["its clock is 12 s ahead of ours"]),  # it does not report the time: the finding of the check stands
-        (0.5, []),  # it was corrected since the check
-        (-30.0, ["its clock is 30 s behind ours"]),
-    ],
-)
-def test_the_clock_of_the_last_read_overrides_the_finding_of_the_config_check(skew_seconds, problems):
-    cache.clear()
-    NOTICES.note(NODE, [about_clock(12.0)], known=None, now=clock.now())
-    read = LastRead(clock.now(), skew_seconds)
-    (peer,) = NOTICES.peers({NODE: True}, is_blind=False, seen={NODE: clock_of(read)})
-    assert [found.problem for found, _since in peer.complaints] == problems

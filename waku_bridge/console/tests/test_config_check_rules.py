@@ -12,20 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.node.wire import write_enr
-from waku_bridge.node.config_check import rules
-from waku_bridge.node.config_check.enr import Shards, read_shards
-from waku_bridge.node.config_check.readings import (
-    Health,
-    LongestPage,
-    Reading,
-    Version,
-    read_health,
-    read_info,
-    read_mesh,
-    read_skew,
-    read_version,
-)
-from waku_bridge.node.config_check.rules import Expectations, complaints
+from waku_bridge.console.config_check import rules
+from waku_bridge.console.config_check.enr import Shards, read_shards
+from waku_bridge.console.config_check.readings import Reading, Version, read_info, read_mesh, read_version
+from waku_bridge.console.config_check.rules import Expectations, complaints
+from waku_bridge.node.dialect import Health, read_health, read_skew
+from waku_bridge.reading.pace import LongestPage
 
 PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
 GOOD = Reading(

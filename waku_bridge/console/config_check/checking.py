@@ -20,6 +20,15 @@ from django.utils import timezone
 from kit.health.peers import Complaint
 from kit.http.connections import Answer, HttpClient, new_client, submit
 from kit.http.urls import host_of
+from waku_bridge.console.config_check import NOTICES
+from waku_bridge.console.config_check.readings import (
+    Reading,
+    read_info,
+    read_joined,
+    read_mesh,
+    read_version,
+)
+from waku_bridge.console.config_check.rules import Expectations, complaints, shards_of
 from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import (
     NODE_CLOCK_SKEW_SECONDS,
@@ -27,20 +36,10 @@ from waku_bridge.metrics import (
     NODE_MESH_PEERS,
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
-from waku_bridge.node.config_check import pages
-from waku_bridge.node.config_check.readings import (
-    Reading,
-    read_health,
-    read_info,
-    read_joined,
-    read_mesh,
-    read_skew,
-    read_version,
-)
-from waku_bridge.node.config_check.rules import Expectations, complaints, shards_of
-from waku_bridge.node.config_check.saved import NOTICES
-from waku_bridge.node.dialect import refusal, to_json
+from waku_bridge.node.dialect import read_health, read_skew, refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
+from waku_bridge.reading.live import LONGEST_PAGE
+from waku_bridge.reading.pace import LongestPage
 
 # The timeout is short because on a small machine the periodic tasks wait for this check.
 TIMEOUT_SECONDS = 2.0
@@ -61,7 +60,7 @@ def check_all(*, now: datetime) -> None:
     before = NOTICES.read(urls)
     readings = submit(_read_all(urls)).result()
     for url, reading in zip(urls, readings, strict=True):
-        full = replace(reading, longest_page=pages.longest(url))
+        full = replace(reading, longest_page=LONGEST_PAGE.read(url) or LongestPage())
         _measure(host_of(url), full)
         NOTICES.note(url, complaints(full, _expectations(url)), known=before.get(url), now=now, memory=memory_of(full))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kit.health.peers import UNREACHABLE, Complaint
-from waku_bridge.node.config_check.readings import Reading
+from waku_bridge.console.config_check.readings import Reading
 
 OLDEST_VERSION = (0, 36, 0)
 MAX_SKEW_SECONDS = 5.0

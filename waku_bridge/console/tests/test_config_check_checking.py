@@ -22,10 +22,12 @@ from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
 from kit.health.notices import Notice
 from tests.rig.peers import served
+from waku_bridge.console.config_check import NOTICES
+from waku_bridge.console.config_check.checking import check_all
+from waku_bridge.console.config_check.rules import about_clock
 from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
-from waku_bridge.node.config_check import pages
-from waku_bridge.node.config_check.checking import check_all
-from waku_bridge.node.config_check.saved import NOTICES
+from waku_bridge.operations import clock_of
+from waku_bridge.reading.live import LastRead, note_page
 
 SHARD = "/waku/2/rs/16/32"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -143,9 +145,9 @@ def test_a_check_without_the_size_publishes_nothing(serve) -> None:
 def test_pages_stuck_at_the_default_size_are_found(serve) -> None:
     url, _node = devnode(serve)
     for size in (3, 50, 20, 50, 50):
-        pages.note(url, size)
+        note_page(url, size)
     assert found(url) == ["small_ring"]
-    pages.note(url, 51)
+    note_page(url, 51)
     assert found(url) == []
 
 
@@ -206,3 +208,23 @@ def test_a_complaint_is_logged_when_it_comes_and_when_it_goes_without_the_passwo
         ("node_deviates_no_more", "clock_skew"),
     ]
     assert "secret" not in repr(logs)
+
+
+@pytest.mark.parametrize(
+    ("skew_seconds", "problems"),
+    [
+        (None, ["its clock is 12 s ahead of ours"]),  # it does not report the time: the finding of the check stands
+        (0.5, []),  # it was corrected since the check
+        (-30.0, ["its clock is 30 s behind ours"]),
+    ],
+)
+def test_the_clock_of_the_last_read_overrides_the_finding_of_the_config_check(
+    skew_seconds: float | None, problems: list[str]
+) -> None:
+    url = "http://node.example:8645"
+    complaint = about_clock(12.0)
+    assert complaint
+    NOTICES.note(url, [complaint], known=None, now=NOW)
+    read = LastRead(NOW, skew_seconds)
+    (peer,) = NOTICES.peers({url: True}, is_blind=False, seen={url: clock_of(read)})
+    assert [found.problem for found, _since in peer.complaints] == problems
