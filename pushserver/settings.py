@@ -12,7 +12,6 @@ from typing import Any
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from kit.canary.dry_run import token_of
 from kit.db.postgresql import sessions
 from kit.db.postgresql.timeouts import IDLE_SECONDS, Timeouts
 from pushserver.config import embedded
@@ -236,7 +235,11 @@ CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
 CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # none: it is an Android phone
 if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
     env.report("missing_canary_token", "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
-CANARY_DRY_RUN_TOKEN = token_of(SERVER_PRIVATE_KEY)
+# Nobody else can compute and register these device tokens, whose pushes the gateway drops. The first is in use; a push
+# may have been sent under another key.
+CANARY_DRY_RUN_TOKENS = [
+    hmac.digest(key, b"canary dry run", "sha256").hex() for key in (SERVER_PRIVATE_KEY, *OTHER_SERVER_PRIVATE_KEYS)
+]
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 

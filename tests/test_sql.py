@@ -55,7 +55,7 @@ PUT_TOGETHER = {
     "spark_reports/running/loading.py": "names of tables and columns",
     "notifications/gauges.py": "names of the token types",
     "pushserver/history/traffic.py": "names of the token types",
-    "notifications/queues/standstill.py": "one part for each outcome of a failure",
+    "notifications/console/standstill.py": "one part for each outcome of a failure",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models. This one is a gateway's own: no other module may import its model.

@@ -19,8 +19,8 @@ from kit.health.waiting import Waiting
 from kit.metrics.kinds import StoredGauge
 from kit.operations import Evidence, parts_in_use
 from notifications import gauges as delivery_gauges
+from notifications.console import standstill
 from notifications.models import Channel
-from notifications.queues import standstill
 from pushserver.history import hours
 from pushserver.history.traffic import MINUTE
 from pushserver.indicators import keys

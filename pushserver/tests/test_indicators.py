@@ -15,9 +15,9 @@ from kit.health.peers import Complaint, Peer
 from kit.health.space import Past, Volume
 from kit.health.waiting import Waiting
 from kit.operations import parts
+from notifications.console.standstill import Switch
 from notifications.gateways.gorush import indicators as gorush
 from notifications.gateways.gorush.indicators import GorushFacts
-from notifications.queues.standstill import Switch
 from pushserver.indicators import judging, pages
 from pushserver.indicators.judging import Facts, Reached, Stored, judge
 from pushserver.indicators.kinds import server

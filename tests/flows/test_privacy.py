@@ -335,7 +335,7 @@ def own_secrets() -> dict[str, bytes]:
         "SECRET_KEY": settings.SECRET_KEY.encode(),
         "private key of the server": server_identity().private_key.secret,
         "private key of the canary": canary_identity().private_key.secret,
-        "device token of the canary": settings.CANARY_DRY_RUN_TOKEN.encode(),
+        "device token of the canary": settings.CANARY_DRY_RUN_TOKENS[0].encode(),
         **{f"field key {number}": key for number, key in enumerate(settings.FIELD_ENCRYPTION_KEYS)},
     }
 

@@ -175,7 +175,7 @@ def _next_server(run: CanaryRun) -> bytes:
 
 def _address() -> Address:
     if not settings.CANARY_DEVICE_TOKEN:
-        return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKEN, settings.CANARY_DRY_RUN_TOPIC)
+        return Address(TokenType.APN, settings.CANARY_DRY_RUN_TOKENS[0], settings.CANARY_DRY_RUN_TOPIC)
     kind = TokenType.APN if settings.CANARY_APP_TOPIC else TokenType.FIREBASE
     return Address(kind, settings.CANARY_DEVICE_TOKEN, settings.CANARY_APP_TOPIC)
 

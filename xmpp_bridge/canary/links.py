@@ -61,7 +61,7 @@ class Talk:
         """Send a command of the app, see `send`."""
         fields = {"device-id": DEVICE_ID, "app": canary_apps()[0]}
         if node == REGISTER:
-            fields["token"] = settings.CANARY_DRY_RUN_TOKEN
+            fields["token"] = settings.CANARY_DRY_RUN_TOKENS[0]
         stanza_id = uuid4().hex
         text = write_command(stanza_id, node, fields, account=self.account, service=self.domain)
         return self.send(link, stanza_id, text, has_effect)

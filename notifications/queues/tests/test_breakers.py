@@ -145,7 +145,7 @@ def test_failures_that_a_few_senders_asked_for_trip_nothing():
 
 def test_nobody_else_can_name_the_channel_of_the_canary(settings):
     assert re.fullmatch(r"canary\.[0-9a-f]{32}", settings.CANARY_DRY_RUN_TOPIC)
-    assert settings.CANARY_DRY_RUN_TOPIC.removeprefix("canary.") not in settings.CANARY_DRY_RUN_TOKEN
+    assert settings.CANARY_DRY_RUN_TOPIC.removeprefix("canary.") not in settings.CANARY_DRY_RUN_TOKENS[0]
 
 
 # Tokens refused as dead -----------------------------------------------------------------------------------------------

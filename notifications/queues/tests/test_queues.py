@@ -9,9 +9,10 @@ from django.utils import timezone
 
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
+from notifications.console import standstill
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Halt, Notification
-from notifications.queues import breakers, halts, queues, standstill
+from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
 from notifications.queues.concurrency import ConcurrencyLimits

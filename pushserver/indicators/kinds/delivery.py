@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from kit.health.indicators import DATABASE_SILENT, Group, Indicator, Kind, State, above, duration, listed
 from kit.health.waiting import Waiting
-from notifications.queues.standstill import DRAINED, Failing, Switch, headline, stopped_words, stops
+from notifications.console.standstill import DRAINED, Failing, Switch, headline, stopped_words, stops
 from pushserver.indicators import pages
 
 SENDING = Kind("sending", Group.OUT, "Sending", "PushServerNoPushes", pages.CHANNELS, concerns_all=True)

@@ -9,7 +9,6 @@ import httpx
 import orjson
 from django.conf import settings
 
-from kit.canary.dry_run import token_of
 from kit.db.clock import clock
 from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
 from kit.http.failover import Peers
@@ -126,10 +125,6 @@ def _without_answer(error: httpx.HTTPError) -> str:
 
 
 def open_gateway() -> GorushGateway:
-    """Return a client of the gorush servers of the settings.
-
-    A canary's push may have been sent under an earlier server key, so the canary tokens of all keys are dry-run tokens.
-    """
-    dry_run_tokens = [token_of(key) for key in (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)]
+    """Return a client of the gorush servers of the settings."""
     client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(settings.GORUSH_URLS, client, lambda: current_rules().rules, dry_run_tokens)
+    return GorushGateway(settings.GORUSH_URLS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKENS)
