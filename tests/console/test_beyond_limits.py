@@ -144,11 +144,12 @@ def test_limits_of_a_bridge_are_shown_in_its_words_and_those_of_another_version_
     now = timezone.now()
     count_beyond([Beyond(b"", "device", Effect.REFUSED, DeviceLimit.CALLS)], now=now)
     count_beyond([Beyond(CLIENT.key_hash, "phone", Effect.MERGED, "moon_phase")], now=now)
+    BeyondLimit.objects.filter(push_limit="moon_phase").update(effect="eclipsed")
     assert {words for words, *_ in overview(admin_client)} == {
         "Refused with an error: more than 6 calls a minute to one phone",
-        f"Merged{MERGED[6:]}: moon_phase",
+        "Eclipsed: moon_phase",
     }
-    assert f"{MERGED}: moon_phase 1 phone" in words_of(admin_client, USER_PAGE)
+    assert "eclipsed: moon_phase 1 phone" in words_of(admin_client, USER_PAGE)
 
 
 def test_only_people_who_may_view_notifications_see_the_limits_of_a_user(settings: LazySettings) -> None:

@@ -99,13 +99,21 @@ def test_a_server_error_is_answered_by_the_first_and_not_tried_at_the_second():
     assert (result.outcome, result.retry_after_seconds, asked) == (Outcome.TRANSIENT, 30, ["one"])
 
 
-@pytest.mark.parametrize("urls", [(), ("http://one", "http://two")])
-def test_a_push_without_a_reachable_gorush_is_tried_again_later(urls):
+@pytest.mark.parametrize(
+    ("urls", "error", "code"),
+    [
+        ((), httpx.ConnectError, "unreachable"),
+        (("http://one", "http://two"), httpx.ConnectError, "unreachable"),
+        (("http://one", "http://two"), httpx.PoolTimeout, "no_connection"),  # says nothing about gorush
+    ],
+)
+def test_a_push_without_a_connection_to_gorush_is_tried_again_later(urls, error, code):
     def handler(request):
-        raise httpx.ConnectError("refused", request=request)
+        raise error("none", request=request)
 
     result = sent(handler, urls)
-    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+    assert (result.outcome, result.code) == (Outcome.TRANSIENT, code)
+    assert (result.is_unreached, result.is_untried) == (code == "unreachable", code == "no_connection")
 
 
 def test_each_answer_is_read_by_the_present_rules():
