@@ -154,6 +154,10 @@ class Operations:
         """Yield the queues of the part for the dashboard. ``stored`` is None while the database does not answer."""
         return iter(())
 
+    def purge(self, *, now: datetime) -> Iterator[int]:
+        """Remove old rows that only operators see, such as runs of the canary. Yields how many each step removed."""
+        return iter(())
+
     def advice(self, code: str) -> str:
         """Return what an operator can do when many attempts fail with this code, or an empty text."""
         return ""

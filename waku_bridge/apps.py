@@ -1,7 +1,5 @@
 from django.apps import AppConfig
 
-from kit import operations
-
 
 class WakuBridgeConfig(AppConfig):
     name = "waku_bridge"
@@ -11,4 +9,3 @@ class WakuBridgeConfig(AppConfig):
         from waku_bridge import bridge  # noqa: PLC0415 - possible once apps are loaded
 
         bridge.register()
-        operations.register("waku", "waku_bridge.operations.WakuOperations")

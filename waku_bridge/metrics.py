@@ -9,10 +9,9 @@ as Unix time, so that `time() - x` goes on growing when nothing sets it.
 from prometheus_client import Counter, Gauge
 
 from kit.batches.marks import since
-from kit.canary import gauges
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
-from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(
@@ -109,34 +108,6 @@ MESSAGE_SKEW_SECONDS = BatchHistogram(
     ["node"],
     buckets=(-20, -5, -1, -0.25, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 20, 60),
 )
-NODE_HEALTHY = Gauge(
-    "pushserver_bridge_node_healthy",
-    "1 while the node's /health reports that it is ready, else 0. "
-    "When it moves: see the node's log; the other nodes carry the traffic meanwhile.",
-    ["node"],
-    multiprocess_mode="livemostrecent",
-)
-NODE_MESH_PEERS = Gauge(
-    "pushserver_bridge_node_mesh_peers",
-    "Peers in the node's relay mesh of our shard, where the node reports them (--rest-admin). "
-    "When it moves: below 4 messages come late or never; check its network, its --dns-discovery-url and the cluster.",
-    ["node"],
-    multiprocess_mode="livemostrecent",
-)
-NODE_VERSION_TIMESTAMP_SECONDS = Gauge(
-    "pushserver_bridge_node_version_timestamp_seconds",
-    "When the node last reported this version, in Unix time; the newest is the one that it runs. "
-    "When it moves: nothing; a new version may explain changes of other metrics.",
-    ["node", "version"],
-    multiprocess_mode="livemax",
-)
-NODE_CLOCK_SKEW_SECONDS = Gauge(
-    "pushserver_bridge_node_clock_skew_seconds",
-    "The node's clock minus ours. "
-    "When it moves: beyond 5 s either way repair NTP on the one that is wrong; at 20 s stores refuse messages.",
-    ["node"],
-    multiprocess_mode="livemostrecent",
-)
 LOCK_HELD = Gauge(
     "pushserver_bridge_lock_held",
     "Bridges that hold the lock and read: 1. "
@@ -217,15 +188,6 @@ PUBLISH_SECONDS = BatchHistogram(
     "Time from the commit of a reply into the outbox until a node took it. "
     "When it moves: clients wait 3 s; the first node is slow, or workers of the queue `batches` are too few.",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 10, 60, 600),
-)
-
-# The canary -----------------------------------------------------------------------------------------------------------
-CANARY_LINK_SECONDS = StoredGauge(
-    "pushserver_canary_link_seconds",
-    "Time of each link of the chain in the canary's last round trip; links that it did not reach are missing. "
-    "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
-    ("link",),
-    sql=gauges.link_seconds("waku_bridge_canaryrun", CanaryRun.Link.values),
 )
 
 # Queues ---------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The periodic tasks of Waku: keys of query topics, config checks of nodes, the canary, and removal of old rows."""
+"""The periodic tasks of Waku: keys of query topics, and removal of old rows."""
 
 import threading
 from datetime import timedelta
@@ -12,7 +12,6 @@ from django.db import Error, connection
 from kombu.exceptions import OperationalError
 
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
-from kit.canary.engine import KEPT
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from kit.db.reasons import reason
@@ -20,8 +19,6 @@ from kit.expiry.asking import waiting
 from kit.processes.tasks import MessageTask, run_for_a_while
 from registrations.upkeep.retention import remove_tombstones
 from waku_bridge import query_topics
-from waku_bridge.canary import canary
-from waku_bridge.console.config_check.checking import check_all as check_all_nodes
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
@@ -97,22 +94,6 @@ def _is_scheduled() -> bool:
     return True
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
-def check_nodes() -> None:
-    """Check the configuration of all nodes."""
-    check_all_nodes(now=database_now())
-
-
-@shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
-def run_canary() -> None:
-    """Make a round trip, and more of them while the chain is broken, until the next task is due.
-
-    The task has a queue of its own: it waits for the workers, so it must not occupy one of them.
-    """
-    if settings.WAKU_NODES:
-        canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
-
-
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in some hours
 def expire_registrations() -> None:
     """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
@@ -132,11 +113,6 @@ def expire_registrations() -> None:
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in a moment
 def purge() -> None:
     """Remove rows that are older than the settings promise. The next run goes on where the time limit ends this one."""
-    now = database_now()
-    keep_envelopes = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
-    removed = {
-        "envelopes": run_for_a_while(retention.purge(now=now, keep=keep_envelopes)),
-        "canary_runs": run_for_a_while(canary.purge(now=now, keep=KEPT)),
-    }
-    if any(removed.values()):
-        log.info("purged", **removed)
+    keep = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
+    if removed := run_for_a_while(retention.purge(now=database_now(), keep=keep)):
+        log.info("purged", envelopes=removed)

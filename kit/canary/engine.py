@@ -133,7 +133,7 @@ class Canary(ABC, Generic[RunT]):
         running = self.rows().filter(state=RunState.RUNNING, started_at__gte=now - self.longest())
         return running.exists()
 
-    def purge(self, *, now: datetime, keep: timedelta) -> Iterator[int]:
+    def purge(self, *, now: datetime, keep: timedelta = KEPT) -> Iterator[int]:
         """Remove runs older than ``keep``, and the traces of killed runs and of late copies of their messages."""
         if not self.is_under_way(now=now):
             self.remove_traces()

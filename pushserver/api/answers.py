@@ -14,7 +14,7 @@ from kit.canary.answers import LinkAnswer, links_of
 from kit.health.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from registrations.models import Registration, Route
-from waku_bridge.models import CanaryRun
+from waku_bridge.console.models import CanaryRun
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})

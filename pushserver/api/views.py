@@ -23,7 +23,7 @@ from pushserver.models import ApiToken
 from registrations.admin import RegistrationAdmin
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
-from waku_bridge.models import CanaryRun
+from waku_bridge.console.models import CanaryRun
 
 Scope = ApiToken.Scope
 ID = OpenApiParameter("id", OpenApiTypes.UUID, OpenApiParameter.PATH)

@@ -17,7 +17,7 @@ from notifications.gateways.gorush.config_check.saved import NOTICES
 from notifications.gateways.gorush.tasks import check_gorush
 from pushserver import celery
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.tasks import check_nodes
+from waku_bridge.console.tasks import check_nodes
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"

@@ -44,8 +44,8 @@ from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
 from tests.rig.statements import a_batch_worker, a_bridge
-from waku_bridge import indicators as waku
-from waku_bridge.canary import canary
+from waku_bridge.console import indicators as waku
+from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.identity import server_identities, server_identity
 from waku_bridge.reading.live import LAST_READ, LastRead

@@ -27,8 +27,8 @@ from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.server import Queue
 from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
 from pushserver.start.fitting import OTHER_FIELD_KEYS
-from waku_bridge import indicators as waku
-from waku_bridge.indicators import Failed, Store, WakuFacts
+from waku_bridge.console import indicators as waku
+from waku_bridge.console.indicators import Failed, Store, WakuFacts
 from xmpp_bridge import indicators as xmpp
 from xmpp_bridge.indicators import XmppFacts
 

@@ -24,8 +24,8 @@ from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.statements import a_batch_worker, a_bridge
-from waku_bridge import indicators as waku
-from waku_bridge.canary import canary
+from waku_bridge.console import indicators as waku
+from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
 

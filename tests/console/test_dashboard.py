@@ -40,10 +40,10 @@ from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of
 from tests.rig import reports, rows
-from waku_bridge import operations
-from waku_bridge.canary import canary
+from waku_bridge.console import part
+from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.indicators import WakuFacts, many_lost_replies
+from waku_bridge.console.indicators import WakuFacts, many_lost_replies
 from waku_bridge.models import OutboundReply
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component.status import END as COMPONENT_END
@@ -271,7 +271,7 @@ def test_one_lost_reply_in_twenty_shows_at_any_number_of_replies() -> None:
     """A reply without an answer of a store is not lost, and neither is an older one."""
     come_by("waku", 0, replies=36_000)
     now, needed = timezone.now(), many_lost_replies(36_000)
-    assert needed > operations.MAX_COUNTED
+    assert needed > part.MAX_COUNTED
     lose(10, repeat_count=0)
     lose(10, at=now - timedelta(minutes=61))
     lose(needed - 1)

@@ -21,7 +21,8 @@ from tests.console.reading import HEROINE
 from tests.console.routes import make_one_of_everything
 from tests.rig import reports, rows
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.console.models import CanaryRun
+from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.models import Device
 
 APP = "im.status.ethereum"

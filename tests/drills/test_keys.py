@@ -47,10 +47,11 @@ from tests.rig.conversation import (
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from waku_bridge import identity
-from waku_bridge.canary.links import _next_server
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.crypto.grants import sign_grant, verify_grant
 from waku_bridge.codec.keys import Identity, chat_key
+from waku_bridge.console.canary.links import _next_server
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import (
     Decoded,
     PushResponse,
@@ -59,7 +60,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
     WakuMessage,
 )
-from waku_bridge.models import CanaryRun, OutboundReply
+from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
 from xmpp_bridge.canary import traces
 from xmpp_bridge.codec.elements import parse

@@ -40,16 +40,9 @@ from registrations.keys.keyring import keyring
 from registrations.messages import TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from registrations.routes.routes import identity_of
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
-from waku_bridge.models import (
-    CanaryEnvelope,
-    CanaryRun,
-    DeadLetter,
-    InboundEnvelope,
-    OutboundReply,
-    StoreWatermark,
-    StoreWindow,
-)
+from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 

@@ -1,1 +1,1 @@
-"""Console operations of Waku, on envelopes and dead letters. See docs/console.md."""
+"""The operator's side of Waku: an app of its own, which the path does not import. See docs/console.md."""

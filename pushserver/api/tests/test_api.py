@@ -29,7 +29,7 @@ from spark_reports.models import PublishedDay
 from tests.limits.page import limit
 from tests.rig import reports, rows
 from tests.rig.rows import make_staff
-from waku_bridge.models import CanaryRun
+from waku_bridge.console.models import CanaryRun
 
 pytestmark = pytest.mark.django_db
 V1 = "/api/v1"

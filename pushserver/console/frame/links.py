@@ -11,7 +11,7 @@ from notifications.admin import notification_url, request_timeline_url, request_
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from waku_bridge.admin import envelope_url
+from waku_bridge.console.admin import envelope_url
 from waku_bridge.messages import BRIDGE as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply

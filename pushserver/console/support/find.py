@@ -26,8 +26,8 @@ from pushserver.console.support.search import NotUnderstoodError, for_url
 from pushserver.start.demonstration import people
 from registrations.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
-from waku_bridge.admin import envelope_url
 from waku_bridge.codec.keys import key_hash as chat_key_hash
+from waku_bridge.console.admin import envelope_url
 from waku_bridge.models import InboundEnvelope
 
 MAX_HITS = 20

@@ -55,7 +55,7 @@ from pushserver.console.support.story import (
     staff_actions,
 )
 from registrations.admin import route_url
-from waku_bridge.admin import envelope_url
+from waku_bridge.console.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 State = Notification.State

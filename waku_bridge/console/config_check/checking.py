@@ -29,13 +29,13 @@ from waku_bridge.console.config_check.readings import (
     read_version,
 )
 from waku_bridge.console.config_check.rules import Expectations, complaints, shards_of
-from waku_bridge.messages import WakuMessage
-from waku_bridge.metrics import (
+from waku_bridge.console.metrics import (
     NODE_CLOCK_SKEW_SECONDS,
     NODE_HEALTHY,
     NODE_MESH_PEERS,
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
+from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import read_health, read_skew, refusal, to_json
 from waku_bridge.node.errors import MessageTooLarge
 from waku_bridge.reading.live import LONGEST_PAGE

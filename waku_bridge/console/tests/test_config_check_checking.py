@@ -25,8 +25,8 @@ from tests.rig.peers import served
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.checking import check_all
 from waku_bridge.console.config_check.rules import about_clock
-from waku_bridge.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
-from waku_bridge.operations import clock_of
+from waku_bridge.console.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
+from waku_bridge.console.part import clock_of
 from waku_bridge.reading.live import LastRead, note_page
 
 SHARD = "/waku/2/rs/16/32"

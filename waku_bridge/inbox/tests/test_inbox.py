@@ -18,6 +18,7 @@ from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, regist
 from tests.rig.delivering import Process
 from waku_bridge import tasks
 from waku_bridge.codec import topics
+from waku_bridge.console import tasks as console_tasks
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope
@@ -140,7 +141,14 @@ def test_the_periodic_task_derives_keys_before_a_message_needs_them(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "task", [tasks.derive_topic_keys, tasks.derive_wanted_keys, tasks.check_nodes, tasks.run_canary, tasks.purge]
+    "task",
+    [
+        tasks.derive_topic_keys,
+        tasks.derive_wanted_keys,
+        console_tasks.check_nodes,
+        console_tasks.run_canary,
+        tasks.purge,
+    ],
 )
 def test_no_task_is_repeated_because_the_next_one_follows(task):
     assert task.autoretry_for == ()

@@ -3,7 +3,7 @@
 from django.conf import settings
 
 from kit.canary.command import CanaryCommand
-from waku_bridge.canary import canary
+from waku_bridge.console.canary import canary
 
 
 class Command(CanaryCommand):

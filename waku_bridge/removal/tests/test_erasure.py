@@ -14,8 +14,8 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from tests.rig import rows
 from tests.rig.rows import firebase_token
 from tests.rig.statements import beside
-from waku_bridge.canary.traces import mark, remove_traces
 from waku_bridge.codec import topics
+from waku_bridge.console.canary.traces import mark, remove_traces
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from waku_bridge.query_topics.tests.test_reader import Listening

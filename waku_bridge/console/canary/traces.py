@@ -13,11 +13,12 @@ from notifications.acceptance.storing import forget_keys
 from notifications.canary import find_push
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
-from waku_bridge.canary.diagnosis import Facts
 from waku_bridge.codec import topics
+from waku_bridge.console.canary.diagnosis import Facts
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.messages import BRIDGE
-from waku_bridge.models import CanaryEnvelope, CanaryRun, EnvelopeHash, InboundEnvelope, OutboundReply
+from waku_bridge.models import CanaryEnvelope, EnvelopeHash, InboundEnvelope, OutboundReply
 from waku_bridge.removal.locks import lock_all_about
 
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.

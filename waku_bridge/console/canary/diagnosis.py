@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from kit.canary.engine import Diagnosis
 from notifications.canary import Push, push_trouble
-from waku_bridge.models import CanaryRun, InboundEnvelope, OutboundReply
+from waku_bridge.console.models import CanaryRun
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
 Link: TypeAlias = CanaryRun.Link
 Cause: TypeAlias = CanaryRun.Cause

@@ -20,17 +20,18 @@ from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
 from notifications.models import NotificationRequest
 from registrations.lookup import count_by_newest_grant
 from registrations.models import Grant
-from waku_bridge import indicators, metrics
-from waku_bridge.canary import canary
+from waku_bridge import metrics
+from waku_bridge.console import indicators
+from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.rules import CLOCK, about_clock
+from waku_bridge.console.indicators import Failed, Reached, Store, WakuFacts
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import server_identities
 from waku_bridge.inbound import faults
-from waku_bridge.indicators import Failed, Reached, Store, WakuFacts
 from waku_bridge.messages import BRIDGE, LEADER
 from waku_bridge.models import (
     LOST_REPLIES,
-    CanaryRun,
     DeadLetter,
     InboundEnvelope,
     OutboundReply,
@@ -66,7 +67,10 @@ class WakuOperations(Operations):
         *(metrics.INBOX_DEPTH, metrics.INBOX_OLDEST_AGE_SECONDS),
         *(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
     )
-    metric_modules: ClassVar[Mapping[str, str]] = {"The bridge, the inbox and replies": "waku_bridge.metrics"}
+    metric_modules: ClassVar[Mapping[str, str]] = {
+        "The bridge, the inbox and replies": "waku_bridge.metrics",
+        "Nodes and the canary of Waku": "waku_bridge.console.metrics",
+    }
     peer_page = PeerPage(
         title=indicators.NODES_PAGE.title,
         icon="hub",
@@ -140,6 +144,9 @@ class WakuOperations(Operations):
         yield indicators.failed(stored.failed)
         yield indicators.replies(stored.outbox, now)
         yield indicators.lost_replies(stored, now)
+
+    def purge(self, *, now: datetime) -> Iterator[int]:
+        return canary.purge(now=now)
 
     def own_keys(self) -> Sequence[bytes]:
         return [identity.pub33 for identity in server_identities()]

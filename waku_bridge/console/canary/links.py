@@ -24,18 +24,18 @@ from kit.canary.engine import (
 )
 from notifications.canary import find_push
 from registrations.messages import TokenType
-from waku_bridge.canary import traces
-from waku_bridge.canary.diagnosis import Cause, Link, diagnose, diagnose_push
-from waku_bridge.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Refused
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import RegistrationRefused
 from waku_bridge.client.state import Address, Standing, new_state
+from waku_bridge.console.canary import traces
+from waku_bridge.console.canary.diagnosis import Cause, Link, diagnose, diagnose_push
+from waku_bridge.console.canary.line import TIMEOUT_SECONDS, Line
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identity, server_identities
 from waku_bridge.messages import WakuMessage
-from waku_bridge.models import CanaryRun
 from waku_bridge.node import NodeError
 
 EXCHANGES = 4

@@ -31,10 +31,10 @@ from kit.admin.times import relative
 from kit.canary.admin import CanaryRunAdmin
 from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.console.operations import DropEnvelopes, DropLetters, ProcessAgain, ProcessAllAgain, ReadLettersAgain
 from waku_bridge.models import (
     LOST_REPLIES,
-    CanaryRun,
     DeadLetter,
     EnvelopeFault,
     InboundEnvelope,

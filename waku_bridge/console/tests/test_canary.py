@@ -15,11 +15,12 @@ from notifications.canary import Push
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server
-from waku_bridge.canary import canary, links, traces
-from waku_bridge.canary.diagnosis import Cause, Facts, Link, diagnose
+from waku_bridge.console.canary import canary, links, traces
+from waku_bridge.console.canary.diagnosis import Cause, Facts, Link, diagnose
+from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
-from waku_bridge.models import CanaryEnvelope, CanaryRun, InboundEnvelope
+from waku_bridge.models import CanaryEnvelope, InboundEnvelope
 
 in_database = pytest.mark.django_db(transaction=True)
 State = CanaryRun.State

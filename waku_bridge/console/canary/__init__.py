@@ -6,7 +6,7 @@ line.py         its nodes and stores           traces.py       its rows in the t
 See docs/canary.md.
 """
 
-from waku_bridge.canary.links import WakuCanary
+from waku_bridge.console.canary.links import WakuCanary
 
 canary = WakuCanary()
 __all__ = ["canary"]
