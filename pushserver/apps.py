@@ -1,3 +1,5 @@
+import gc
+
 from django.apps import AppConfig, apps
 from django.core.management.base import CommandError
 from django.db import connection
@@ -21,6 +23,7 @@ class PushserverConfig(AppConfig):
         first, *_, last = [app for app in apps.get_app_configs() if app.models_module]
         pre_migrate.connect(_before_migrations, sender=first, dispatch_uid="before_migrations")
         post_migrate.connect(seed_roles, sender=last, dispatch_uid="roles")
+        gc.enable()  # disabled by `pushserver/__init__.py`
 
 
 def _before_migrations(**_kwargs: object) -> None:

@@ -410,7 +410,6 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "django.contrib.sessions",
     "embedded",
-    "pushserver",
     "waku_bridge",
     "waku_bridge.console",
     "xmpp_bridge",
@@ -422,6 +421,7 @@ INSTALLED_APPS = [
     "registrations",
     "spark_reports",
     *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
+    "pushserver",  # last: it ends the start
 ]
 MIDDLEWARE = [
     "pushserver.console.frame.hosts.AnyHostMiddleware",

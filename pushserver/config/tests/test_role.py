@@ -163,8 +163,10 @@ BRIDGE = "waku_bridge.management.commands.run_waku_bridge"
     ],
 )
 def test_a_process_imports_what_it_and_its_children_need_and_not_much_else(name, code, needed, is_without_pages):
-    program = f"{begun(name)}; {code}; import json, sys; print(json.dumps(sorted(sys.modules)))"
-    modules = set(json.loads(printed(program, DJANGO_SETTINGS_MODULE="pushserver.settings")))
+    program = f"{begun(name)}; {code}; import gc, json, sys; print(json.dumps([gc.isenabled(), sorted(sys.modules)]))"
+    is_collecting, names = json.loads(printed(program, DJANGO_SETTINGS_MODULE="pushserver.settings"))
+    modules = set(names)
+    assert is_collecting
     assert needed <= modules
     assert modules & NOT_FOR_WORKERS == (set() if is_without_pages else NOT_FOR_WORKERS)
     assert len(modules) <= MAX_MODULES.get(name, MAX_MODULES["worker"])
