@@ -4,6 +4,7 @@ The cases are midnight, clocks that jump, a missing partition, another worker th
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -31,6 +32,7 @@ from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
 from notifications.rules.transitions import end
+from tests.rig import databases
 from tests.rig.rows import make_answered_request, make_attempt, make_notification, make_request
 from tests.rig.statements import generic_plan, statements
 
@@ -42,12 +44,15 @@ DAY = timedelta(days=1)
 State = Notification.State
 
 
-@pytest.fixture(params=["days", "default"], autouse=True)
-def _partitions(request: pytest.FixtureRequest) -> None:
-    """Create the partitions of the days, or leave the rows to the default partition."""
-    if request.param == "days":
-        for table in retention.BY_DAY:
-            table.make_from(MIDNIGHT - 3 * DAY, to=MIDNIGHT + 3 * DAY)
+@pytest.fixture(params=["days", "default"], scope="module", autouse=True)
+def _partitions(request, django_db_setup, django_db_blocker, new_database) -> Iterator[None]:
+    """Connect to a database with partitions of the days, or to one where all rows are in the default partition."""
+    with databases.connected_to(new_database("days")):
+        if request.param == "days":
+            with django_db_blocker.unblock(), transaction.atomic():
+                for table in retention.BY_DAY:
+                    table.make_from(MIDNIGHT - 3 * DAY, to=MIDNIGHT + 3 * DAY)
+        yield
 
 
 def partitions(model: type[Notification | NotificationRequest]) -> list[str]:
