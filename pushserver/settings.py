@@ -413,6 +413,7 @@ INSTALLED_APPS = [
     "waku_bridge",
     "waku_bridge.console",
     "xmpp_bridge",
+    "xmpp_bridge.console",
     "kit.batches",
     "kit.buckets",
     "kit.expiry",
@@ -497,8 +498,8 @@ SPECTACULAR_SETTINGS = {
         "CanaryState": "waku_bridge.console.models.CanaryRun.State",
         "CanaryLink": "waku_bridge.console.models.CanaryRun.Link",
         "CanaryCause": "waku_bridge.console.models.CanaryRun.Cause",
-        "XmppCanaryLink": "xmpp_bridge.models.CanaryRun.Link",
-        "XmppCanaryCause": "xmpp_bridge.models.CanaryRun.Cause",
+        "XmppCanaryLink": "xmpp_bridge.console.models.CanaryRun.Link",
+        "XmppCanaryCause": "xmpp_bridge.console.models.CanaryRun.Cause",
     },
 }
 ROOT_URLCONF = "pushserver.urls"

@@ -5,7 +5,6 @@ No label has values that senders choose, so domains are not labels.
 
 from prometheus_client import Counter, Gauge
 
-from kit.canary import gauges
 from kit.metrics.batches import BatchHistogram
 from kit.metrics.kinds import StoredGauge
 from registrations.models import Route
@@ -74,12 +73,4 @@ ENDS_UNANNOUNCED = StoredGauge(
             SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
         ) AS unannounced
     """,
-)
-CANARY_LINK_SECONDS = StoredGauge(
-    "pushserver_xmpp_canary_link_seconds",
-    "Seconds that each link of the chain took in the last round trip of the canary of XMPP; links that it did not "
-    "reach are missing. "
-    "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
-    ("link",),
-    sql=gauges.link_seconds("xmpp_bridge_canaryrun", ["register", "push", "gateway", "unregister"]),
 )

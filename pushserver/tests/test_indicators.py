@@ -29,8 +29,8 @@ from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
 from pushserver.start.fitting import OTHER_FIELD_KEYS
 from waku_bridge.console import indicators as waku
 from waku_bridge.console.indicators import Failed, Store, WakuFacts
-from xmpp_bridge import indicators as xmpp
-from xmpp_bridge.indicators import XmppFacts
+from xmpp_bridge.console import indicators as xmpp
+from xmpp_bridge.console.indicators import XmppFacts
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RED, YELLOW, GREEN, GREY, OFF = State.RED, State.YELLOW, State.GREEN, State.GREY, State.OFF

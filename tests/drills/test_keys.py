@@ -62,9 +62,9 @@ from waku_bridge.messages import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
-from xmpp_bridge.canary import traces
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.component.announcing import find_ended, write_ends
+from xmpp_bridge.console import canary as xmpp_canary
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.limits import Rates
@@ -374,9 +374,9 @@ def test_the_server_changes_its_key_and_no_device_is_cut_off(start: Start, capsy
 def test_the_app_of_a_canary_with_the_old_key_is_offered_to_nobody_and_removed(start: Start) -> None:
     make_app()
     serve(start, OLD)
-    traces.make_app()
+    xmpp_canary.make_app()
     serve(start, NEW, OLD).register()
-    traces.remove_traces()
+    xmpp_canary.remove_traces()
     assert [app.slug for app in App.objects.all()] == ["chat"]
 
 

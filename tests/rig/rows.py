@@ -43,8 +43,8 @@ from registrations.routes.routes import identity_of
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from xmpp_bridge.console.models import CanaryRun as XmppCanaryRun
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.models import CanaryRun as XmppCanaryRun
 
 M = TypeVar("M", bound=Model)
 PUBSUB_TOPIC = "/waku/2/rs/16/32"

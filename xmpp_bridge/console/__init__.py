@@ -1,1 +1,1 @@
-"""The console's side of XMPP: operations on devices. See docs/console.md."""
+"""The operator's side of XMPP: an app of its own, which the path does not import. See docs/console.md."""

@@ -6,7 +6,7 @@ The exit code is 0 if all links hold.
 from django.conf import settings
 
 from kit.canary.command import CanaryCommand
-from xmpp_bridge.canary import canary
+from xmpp_bridge.console.canary import canary
 
 
 class Command(CanaryCommand):

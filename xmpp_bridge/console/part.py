@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Count, Model
+from django.urls import reverse
 
 from kit.admin.lists.search import is_id
 from kit.db.statements import fetch, table
@@ -17,19 +18,27 @@ from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind
 from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
-from xmpp_bridge import indicators
-from xmpp_bridge.canary import canary
 from xmpp_bridge.codec.client_strings import read_node, verify_client
 from xmpp_bridge.component.status import read_fault
-from xmpp_bridge.console.urls import device_url
+from xmpp_bridge.console import indicators
+from xmpp_bridge.console.canary import canary
+from xmpp_bridge.console.indicators import Reached, XmppFacts
+from xmpp_bridge.console.models import CanaryRun
 from xmpp_bridge.devices.registering import STORED_DEVICES
 from xmpp_bridge.identity import client_keys
-from xmpp_bridge.indicators import Reached, XmppFacts
 from xmpp_bridge.messages import BRIDGE
-from xmpp_bridge.models import App, CanaryRun, Device
+from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules.limits import RATES, DeviceLimit
 
 SECTION = "XMPP"
+
+
+def app_url(app_id: int) -> str:
+    return reverse("admin:xmpp_bridge_app_change", args=[app_id])
+
+
+def device_url(device_id: UUID | None) -> str:
+    return reverse("admin:xmpp_bridge_device_change", args=[device_id]) if device_id else ""
 
 
 class XmppOperations(Operations):
@@ -39,8 +48,11 @@ class XmppOperations(Operations):
     label = "XMPP"
     checks = ("xmpp_bridge.tasks.run_canary",)
     kinds: Sequence[Kind] = indicators.KINDS
-    metric_modules: ClassVar[Mapping[str, str]] = {"XMPP": "xmpp_bridge.metrics"}
-    api_urls = "xmpp_bridge.api.urls"
+    metric_modules: ClassVar[Mapping[str, str]] = {
+        "XMPP": "xmpp_bridge.metrics",
+        "The canary of XMPP": "xmpp_bridge.console.canary",
+    }
+    api_urls = "xmpp_bridge.console.api"
     list_pages = (
         ListPage(SECTION, "XMPP devices", "devices", "xmpp_bridge.device"),
         ListPage(SECTION, "XMPP apps", "apps", "xmpp_bridge.app"),
@@ -82,6 +94,9 @@ class XmppOperations(Operations):
     def judge_stored(self, stored: XmppFacts, reached: Reached, now: datetime) -> Iterator[Indicator]:
         yield indicators.apps(stored)
         yield filling.judge(indicators.DEVICES, stored.devices)
+
+    def purge(self, *, now: datetime) -> Iterator[int]:
+        return canary.purge(now=now)
 
     def key_use(self) -> KeyUse | None:
         own, counts = [keys.name for keys in client_keys()], Counter[bytes]()

@@ -11,14 +11,13 @@ from kit.canary.engine import ChainBroken, Diagnosis
 from notifications.canary import Push
 from notifications.models import Notification
 from tests.rig import rows
-from xmpp_bridge.canary import canary, traces
-from xmpp_bridge.canary.diagnosis import Cause, Link, diagnose, diagnose_push
-from xmpp_bridge.canary.links import Talk
-from xmpp_bridge.canary.stanzas import REGISTER, write_command
 from xmpp_bridge.component import queued_stanzas
 from xmpp_bridge.component.status import MISSING
+from xmpp_bridge.console import canary as chain
+from xmpp_bridge.console.canary import REGISTER, Cause, Link, Talk, canary, diagnose, diagnose_push, write_command
+from xmpp_bridge.console.models import CanaryRun
 from xmpp_bridge.identity import canary_apps
-from xmpp_bridge.models import App, CanaryRun, CanaryStanza, Device
+from xmpp_bridge.models import App, CanaryStanza, Device
 from xmpp_bridge.tests.talking import APN_TOKEN, SERVICE, T0, Service, error_of, make_app, result_of
 
 pytestmark = pytest.mark.django_db
@@ -103,7 +102,7 @@ def of_canary(**fields: str) -> str:
 
 def test_the_canary_alone_registers_in_its_app_and_in_no_other_and_the_others_need_not_name_theirs() -> None:
     make_app("chat")
-    traces.make_app()
+    chain.make_app()
     service, own = Service(), canary_apps()[0]
     assert result_of(service.command(REGISTER, FIELDS))["node"]
     assert error_of(service.command(REGISTER, FIELDS | {"app": own})) == ("cancel", "item-not-found")
@@ -113,7 +112,7 @@ def test_the_canary_alone_registers_in_its_app_and_in_no_other_and_the_others_ne
 
 
 def test_the_canary_registers_more_often_than_an_account_may() -> None:
-    traces.make_app()
+    chain.make_app()
     service = Service()
     for _ in range(service.limits.rates.commands_per_hour + 1):
         [shown] = service.receive_all(of_canary(app=canary_apps()[0]))
@@ -126,7 +125,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
 @pytest.fixture
 def _alone(transactional_db: None, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.XMPP_COMPONENT_JID = SERVICE
-    monkeypatch.setattr("xmpp_bridge.canary.links.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("xmpp_bridge.console.canary.ANSWER_SECONDS", 0.1)
     cache.clear()
 
 
@@ -153,7 +152,7 @@ def test_a_push_that_no_worker_tries_breaks_the_link_of_the_gateway() -> None:
 def test_a_killed_run_is_interrupted_and_cleared_away_by_the_next_and_two_never_run_at_once() -> None:
     long_ago = timezone.now() - timedelta(hours=1)
     killed = rows.make_xmpp_canary_run(state=State.RUNNING, finished_at=None, at=long_ago)
-    traces.make_app()
+    chain.make_app()
     Service().receive(of_canary(app=canary_apps()[0]))
     assert canary.run() is not None
     killed.refresh_from_db()

@@ -26,9 +26,10 @@ from kit.admin.times import DAY
 from kit.canary.admin import CanaryRunAdmin
 from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
+from xmpp_bridge.console.models import CanaryRun
 from xmpp_bridge.console.operations import DisableDevice, EnableDevice, RemoveDevice
-from xmpp_bridge.console.urls import app_url, device_url
-from xmpp_bridge.models import App, CanaryRun, Device
+from xmpp_bridge.console.part import app_url, device_url
+from xmpp_bridge.models import App, Device
 
 DEVICES = "xmpp_bridge_device"
 EDITED = (
