@@ -419,6 +419,7 @@ INSTALLED_APPS = [
     "kit.expiry",
     "notifications",
     "notifications.gateways.gorush",
+    "notifications.gateways.gorush.console",
     "registrations",
     "spark_reports",
     *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered

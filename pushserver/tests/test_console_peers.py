@@ -13,8 +13,8 @@ from embedded.servers.ports import free_port
 from kit.health.notices import CHECK_EVERY_SECONDS, Notice
 from kit.health.peers import Complaint
 from kit.processes import status
-from notifications.gateways.gorush.config_check.saved import NOTICES
-from notifications.gateways.gorush.tasks import check_gorush
+from notifications.gateways.gorush.console.config_check import NOTICES
+from notifications.gateways.gorush.console.tasks import check_gorush
 from pushserver import celery
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.console.tasks import check_nodes

@@ -28,7 +28,7 @@ from kit.health.indicators import Indicator, State
 from kit.health.notices import Notice
 from kit.health.peers import UNREACHABLE, Complaint
 from kit.processes import own_faults
-from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
 from pushserver.alerts.watch import Watch

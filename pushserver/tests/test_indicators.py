@@ -16,8 +16,8 @@ from kit.health.space import Past, Volume
 from kit.health.waiting import Waiting
 from kit.operations import parts
 from notifications.console.standstill import Switch
-from notifications.gateways.gorush import indicators as gorush
-from notifications.gateways.gorush.indicators import GorushFacts
+from notifications.gateways.gorush.console import indicators as gorush
+from notifications.gateways.gorush.console.indicators import GorushFacts
 from pushserver.indicators import judging, pages
 from pushserver.indicators.judging import Facts, Reached, Stored, judge
 from pushserver.indicators.kinds import server

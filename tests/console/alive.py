@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from kit.health.notices import Notice, NoticeCache
 from kit.health.peers import Complaint
-from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.history import traffic
 from pushserver.indicators import asking, stored

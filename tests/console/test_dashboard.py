@@ -26,7 +26,7 @@ from kit.admin.times import exact
 from kit.db.postgresql.timeouts import Timeouts
 from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
 from kit.health.peers import Complaint
-from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY

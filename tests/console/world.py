@@ -8,7 +8,7 @@ from django.utils import timezone
 from kit.health.notices import Notice
 from kit.health.peers import Complaint
 from notifications.acceptance.limits import Beyond, count_beyond
-from notifications.gateways.gorush.config_check.saved import NOTICES as GORUSH_NOTICES
+from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.messages import Effect, PushLimit
 from notifications.models import Notification
 from notifications.rules.policy import Verdict, Wish

@@ -24,7 +24,7 @@ import django; django.setup()
 from django.conf import settings
 from django.core.cache import cache
 from kit.http.connections import lasting_client, submit
-from notifications.gateways.gorush.operations import GorushOperations
+from notifications.gateways.gorush.console.part import GorushOperations
 from pushserver.celery import app
 from pushserver.indicators.asking import ask_broker
 from pushserver.metrics.stock import _ask_broker

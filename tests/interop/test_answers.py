@@ -18,8 +18,13 @@ import yaml
 from embedded.gorush.outcomes import APPLE_URL
 from embedded.gorush.server import CONFIG
 from embedded.servers.ports import free_port
-from notifications.gateways.gorush.config_check.readings import Reading, read_config, read_counters, read_version
-from notifications.gateways.gorush.config_check.rules import Expectations, complaints
+from notifications.gateways.gorush.console.config_check.readings import (
+    Reading,
+    read_config,
+    read_counters,
+    read_version,
+)
+from notifications.gateways.gorush.console.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.sending.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType

@@ -3,7 +3,6 @@ from typing import Any
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 
-from kit import operations
 from notifications.gateways import registry
 from notifications.gateways.interface import Gateway
 from registrations import token_types
@@ -17,7 +16,6 @@ class GorushConfig(AppConfig):
 
     def ready(self) -> None:
         registry.register("gorush", _open)
-        operations.register("gorush", "notifications.gateways.gorush.operations.GorushOperations")
         token_types.register(
             TokenKind(TokenType.APN, "APN", "ios", has_topic=True, devices="iPhone"),
             TokenKind(TokenType.FIREBASE, "Firebase", "android", devices="Android"),

@@ -20,17 +20,16 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.gateways.gorush.answers.feedback import SECRET_HEADER
-from notifications.gateways.gorush.config_check import rules
-from notifications.gateways.gorush.config_check.checking import check_all
-from notifications.gateways.gorush.config_check.readings import (
+from notifications.gateways.gorush.console.config_check import NOTICES, rules
+from notifications.gateways.gorush.console.config_check.checking import check_all
+from notifications.gateways.gorush.console.config_check.readings import (
     Config,
     Reading,
     read_config,
     read_counters,
     read_version,
 )
-from notifications.gateways.gorush.config_check.rules import ESSENTIAL, Expectations, complaints
-from notifications.gateways.gorush.config_check.saved import NOTICES
+from notifications.gateways.gorush.console.config_check.rules import ESSENTIAL, Expectations, complaints
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.rig import rows

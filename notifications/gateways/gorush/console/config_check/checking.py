@@ -10,14 +10,14 @@ from django.conf import settings
 from django.db.models import Count
 
 from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
-from notifications.gateways.gorush.config_check.readings import (
+from notifications.gateways.gorush.console.config_check import NOTICES
+from notifications.gateways.gorush.console.config_check.readings import (
     Reading,
     read_config,
     read_counters,
     read_version,
 )
-from notifications.gateways.gorush.config_check.rules import Expectations, complaints
-from notifications.gateways.gorush.config_check.saved import NOTICES
+from notifications.gateways.gorush.console.config_check.rules import Expectations, complaints
 from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.messages import Outcome
 from notifications.models import Attempt

@@ -11,11 +11,11 @@ from django.urls import reverse
 from kit.health.indicators import Indicator
 from kit.http.connections import tls_context
 from kit.operations import Evidence, ListPage, Operations, PeerPage
-from notifications.gateways.gorush import indicators
-from notifications.gateways.gorush.advice import advice
 from notifications.gateways.gorush.answers.errors import UNKNOWN
-from notifications.gateways.gorush.config_check.saved import NOTICES
-from notifications.gateways.gorush.indicators import GorushFacts, Reached
+from notifications.gateways.gorush.console import indicators
+from notifications.gateways.gorush.console.advice import advice
+from notifications.gateways.gorush.console.config_check import NOTICES
+from notifications.gateways.gorush.console.indicators import GorushFacts, Reached
 from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.gorush.rules.file import rule_of
 from notifications.gateways.gorush.sending.platforms import NAMES

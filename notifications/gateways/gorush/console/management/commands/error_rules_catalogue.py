@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from notifications.gateways.gorush.rules.page import page
+from notifications.gateways.gorush.console.advice import page
 
 
 class Command(BaseCommand):

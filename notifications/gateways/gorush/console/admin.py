@@ -29,9 +29,9 @@ from kit.admin.lists.filters import WordFilter, during
 from kit.admin.operations import Operation
 from notifications.gateways.gorush.answers.errors import UNKNOWN, classify
 from notifications.gateways.gorush.answers.redaction import longest_literal, signature, without_token
+from notifications.gateways.gorush.console.preview import preview
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.gorush.rules.file import POSITION_STEP, TOKEN_TYPES, rule_of
-from notifications.gateways.gorush.rules.preview import preview
 from notifications.gateways.gorush.rules.table import current_rules
 from notifications.gateways.gorush.sending.platforms import NAMES
 from notifications.messages import Outcome

@@ -1,7 +1,11 @@
-"""Advice for operators about the codes that many attempts fail with: one text for each code. The module is pure.
+"""Advice for operators about the codes that many attempts fail with, and the page of the error rules. It does no I/O.
 
 Waiting helps only with codes of Apple or Google. Codes about our own gorush need an operator.
 """
+
+from collections.abc import Iterator
+
+from notifications.gateways.gorush.rules.file import SeedRule, seed_rules
 
 ONLY_WAIT = (
     "This is an outage or a limit of Apple or Google: look at their status pages; nothing else helps but waiting."
@@ -53,3 +57,50 @@ def advice(code: str) -> str:
     if code.startswith("http_"):
         return SLOW if code in BUSY else STOPPED if code.startswith("http_5") else FOREIGN
     return ADVICE.get(code, "")
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+PLATFORMS = {"ios": "Apple", "android": "Firebase", "any": "gorush"}
+HEAD = """\
+# Error rules
+
+For operators: how the server reads an error that gorush reports, and what to do about it. This page is made from the
+code (`manage.py error_rules_catalogue`). The console has the rules in use under *Error rules*, with those of operators.
+
+The first rule that matches decides, from top to bottom; upper and lower case are the same. [Delivery](delivery.md) says
+what follows from each class. A *guarded* rule also matches tokens that are fine while the set-up is wrong. A text
+without a rule is `transient`, and listed under *Unknown errors*.
+
+## What to do about a code
+
+A code that is not in this table needs no operator: the token is dead, or the push can never be sent.
+
+| codes | what to do |
+| --- | --- |
+"""
+
+
+def page() -> str:
+    """Return the page of the error rules in Markdown: `manage.py error_rules_catalogue > docs/error-rules.md`."""
+    rules = seed_rules()
+    sections = [line for platform, title in PLATFORMS.items() for line in _section(platform, title, rules)]
+    return HEAD + "\n".join([*_advices(), "", *sections])
+
+
+def _advices() -> Iterator[str]:
+    for text in dict.fromkeys(ADVICE.values()):
+        codes = ", ".join(f"`{code}`" for code in sorted(ADVICE) if ADVICE[code] == text)
+        yield f"| {codes} | {text} |"
+
+
+def _section(platform: str, title: str, rules: tuple[SeedRule, ...]) -> Iterator[str]:
+    yield from (f"## Errors of {title}", "", "| text | class | code | remark |", "| --- | --- | --- | --- |")
+    yield from (_row(rule) for rule in rules if rule.platform == platform)
+    yield ""
+
+
+def _row(rule: SeedRule) -> str:
+    text = f"{rule.match} `{rule.text}`" if rule.text else "an empty text"
+    pause = f"retried after {rule.retry_base_seconds} s" if rule.retry_base_seconds else ""
+    remark = "; ".join(filter(None, (rule.remark, "guarded" if rule.is_guarded else "", pause)))
+    return f"| {text} | `{rule.outcome}` | `{rule.code}` | {remark} |"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kit.health.peers import UNREACHABLE, Complaint
-from notifications.gateways.gorush.config_check.readings import Config, Reading
+from notifications.gateways.gorush.console.config_check.readings import Config, Reading
 from notifications.gateways.gorush.sending.platforms import NAMES
 
 TESTED_VERSION = (1, 22, 0)
