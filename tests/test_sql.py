@@ -53,7 +53,7 @@ PUT_TOGETHER = {
     "registrations/upkeep/rotation.py": "names of the models' columns",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
-    "notifications/gauges.py": "names of the token types",
+    "notifications/console/gauges.py": "names of the token types",
     "pushserver/history/traffic.py": "names of the token types",
     "notifications/console/standstill.py": "one part for each outcome of a failure",
     "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",

@@ -18,7 +18,7 @@ from kit.health.recent import Recent
 from kit.health.waiting import Waiting
 from kit.metrics.kinds import StoredGauge
 from kit.operations import Evidence, parts_in_use
-from notifications import gauges as delivery_gauges
+from notifications.console import gauges as delivery_gauges
 from notifications.console import standstill
 from notifications.models import Channel
 from pushserver.history import hours

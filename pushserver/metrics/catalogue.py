@@ -6,7 +6,7 @@ from importlib import import_module
 
 from prometheus_client.metrics import MetricWrapperBase
 
-import notifications.gauges
+import notifications.console.gauges
 import notifications.metrics
 import registrations.metrics
 from kit.metrics.kinds import AskedGauge, StoredGauge
@@ -15,7 +15,7 @@ from pushserver.metrics import names
 
 SOURCES = {
     "Requests and delivery": notifications.metrics,
-    "Backlog of delivery": notifications.gauges,
+    "Backlog of delivery": notifications.console.gauges,
     "Registrations and queries": registrations.metrics,
     "Servers and queues": names,
 }

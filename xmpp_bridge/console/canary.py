@@ -20,7 +20,7 @@ from django.utils import timezone
 from kit.canary import gauges
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
 from kit.metrics.kinds import StoredGauge
-from notifications.canary import Push, find_push, push_trouble
+from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.codec.client_strings import issue

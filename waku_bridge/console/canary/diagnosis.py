@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kit.canary.engine import Diagnosis
-from notifications.canary import Push, push_trouble
+from notifications.console.canary import Push, push_trouble
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

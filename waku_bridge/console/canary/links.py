@@ -22,7 +22,7 @@ from kit.canary.engine import (
     milliseconds,
     wait_for,
 )
-from notifications.canary import find_push
+from notifications.console.canary import find_push
 from registrations.messages import TokenType
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Refused

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from notifications.acceptance.storing import forget_keys
-from notifications.canary import find_push
+from notifications.console.canary import find_push
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics

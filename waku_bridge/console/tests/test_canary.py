@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from embedded.servers.ports import free_port
 from kit.canary import engine
 from kit.canary.engine import ChainBroken, Diagnosis
-from notifications.canary import Push
+from notifications.console.canary import Push
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server

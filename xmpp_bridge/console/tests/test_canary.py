@@ -8,7 +8,7 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from kit.canary.engine import ChainBroken, Diagnosis
-from notifications.canary import Push
+from notifications.console.canary import Push
 from notifications.models import Notification
 from tests.rig import rows
 from xmpp_bridge.component import queued_stanzas
