@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import get_commands
 
-from notifications.gateways.gorush.rules import page as error_rules
+from notifications.gateways.gorush.console import advice as error_rules
 from pushserver.api.tests import test_api
 from pushserver.config import page as settings
 from pushserver.metrics import catalogue as metrics

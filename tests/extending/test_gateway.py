@@ -44,13 +44,13 @@ SERVER = (
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
-    """The gateway, with its app in INSTALLED_APPS."""
+    """The gateway, with its two apps in INSTALLED_APPS."""
     for registered in (
         *((registry, "_openers"), (token_types, "_kinds")),
         *((operations, "_registered"), (operations, "_loaded")),
     ):
         monkeypatch.setattr(*registered, dict(getattr(*registered)))
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push"]
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push", "tests.extending.web_push.console"]
     opened = registry.gateway_for(NAME)
     assert isinstance(opened, WebPushGateway)
     return opened

@@ -1,6 +1,5 @@
 from django.apps import AppConfig
 
-from kit import operations
 from notifications.gateways import registry
 from registrations import token_types
 from registrations.token_types import TokenKind
@@ -12,5 +11,4 @@ class WebPushConfig(AppConfig):
 
     def ready(self) -> None:
         registry.register(NAME, WebPushGateway)
-        operations.register(NAME, "tests.extending.web_push.operations.WebPushOperations")
         token_types.register(TokenKind(TOKEN_TYPE, "Browser", "web", devices="Browser"))

@@ -1,0 +1,1 @@
+"""The operator's side of the gateway."""

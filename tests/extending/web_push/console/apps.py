@@ -1,0 +1,11 @@
+from django.apps import AppConfig
+
+from kit import operations
+
+
+class WebPushConsoleConfig(AppConfig):
+    name = "tests.extending.web_push.console"
+    label = "web_push_console"
+
+    def ready(self) -> None:
+        operations.register("web_push", "tests.extending.web_push.console.part.WebPushOperations")
