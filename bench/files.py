@@ -113,7 +113,7 @@ async def _read(is_over: threading.Event) -> None:
     client = PollingClient(for_others, timeout_seconds=patience, max_answer_bytes=MAX_ANSWER_BYTES)
     intake = Intake(Session(QueryTopics()), keep=timedelta(days=1))
     node = WakuNode(settings.WAKU_NODES[0], client)
-    reader = LiveReader(node, TOPIC, intake, suspect=lambda _: None, ring_capacity=1000)
+    reader = LiveReader(node, TOPIC, intake, ring_capacity=1000)
     stopped = asyncio.Event()
     reading = asyncio.create_task(reader.run(Term(stopped)))
     await asyncio.to_thread(is_over.wait)

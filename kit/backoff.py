@@ -28,11 +28,6 @@ class Backoff:
         self._works_since: float | None = None  # monotonic
 
     @property
-    def is_failing(self) -> bool:
-        """Return whether the last attempt failed."""
-        return self._failures > 0 and self._works_since is None
-
-    @property
     def failures(self) -> int:
         """Return the number of failures since the peer recovered last."""
         has_recovered = self._works_since is not None and monotonic() - self._works_since >= self._max_seconds

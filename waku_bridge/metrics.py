@@ -63,7 +63,7 @@ LAST_MESSAGE_TIMESTAMP_SECONDS = Gauge(
 )
 READ_ERRORS = Counter(
     "pushserver_bridge_read_errors_total",
-    "Live reads that failed, by status of the answer or `unreachable`. The store is searched for what they lost. "
+    "Live reads that failed, by status of the answer or `unreachable`. The store has what they lost. "
     "When it moves: look at the node; a restart shows as a handful.",
     ["node", "code"],
 )
@@ -75,21 +75,21 @@ STORE_ONLY = Counter(
 )
 STORE_WATERMARK_TIMESTAMP_SECONDS = Gauge(
     "pushserver_bridge_store_watermark_timestamp_seconds",
-    "The time up to which the store was searched completely, in Unix time. "
+    "The time up to which the store was searched completely, in Unix time: a minute ago. "
     "When it moves: falling behind by minutes, the store is slow, refuses us, or there is much to catch up with.",
     ["node", "pubsub_topic"],
     multiprocess_mode="livemax",
 )
 STORE_WINDOW_SECONDS = BatchHistogram(
     "pushserver_bridge_store_window_seconds",
-    "Time to search one window of the store; loop is fast, urgent, settle, slow or backfill. "
-    "When it moves: the node's database is slow (nwaku #4106: index bloat), or the window covers an outage.",
+    "Time to read a minute of the store, or less; loop is the tier: fast, minute or slow. "
+    "When it moves: the node's database is slow (nwaku #4106: index bloat), or the shard has more traffic.",
     ["node", "loop"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
 )
 STORE_PAGES = Counter(
     "pushserver_bridge_store_pages_total",
-    "Pages read from the store; loop is fast, urgent, settle, slow, backfill, or topics for topics that are new to us. "
+    "Pages read from the store; loop is fast, minute, slow, or topics for topics that are new to us. "
     "All but topics, divided by the count of windows, are the pages of a window. "
     "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up with.",
     ["node", "loop"],

@@ -79,7 +79,7 @@ class InboundEnvelope(models.Model):
 
     class Path(models.TextChoices):
         LIVE = "live"
-        STORE = "store"  # by the walker
+        STORE = "store"
         BACKFILL = "backfill"  # from a store as well, for a topic that was new
 
     hash = BytesField(primary_key=True)  # 32 bytes
@@ -211,12 +211,12 @@ class OutboundReply(models.Model):
 
 
 class StoreWatermark(models.Model):
-    """The time up to which a node's store was read completely for a shard. It is never a position in its pages."""
+    """How far a node's store was read for a shard: by the clock of our database, never a position in its pages."""
 
     node = models.TextField()
     pubsub_topic = models.TextField()
-    watermark_at = models.DateTimeField()  # by the database's clock
-    late_searched_at = models.DateTimeField()  # when the last search for late arrivals was requested
+    watermark_at = models.DateTimeField()  # everything up to this time was read when it was at least a minute old
+    late_searched_at = models.DateTimeField()  # everything that was 65 minutes old then was read again
 
     class Meta:
         constraints: ClassVar = [
@@ -225,25 +225,6 @@ class StoreWatermark(models.Model):
 
     def __str__(self) -> str:
         return f"Watermark {self.pk}"
-
-
-class StoreWindow(models.Model):
-    """A stretch of the past that is still to be read from a store. The newest comes first, so ``end_at`` moves back."""
-
-    class Reason(models.TextChoices):
-        OUTAGE = "outage"  # the store was not read for a while
-        LATE = "late"  # searched again and again, because stores insert old messages
-
-    watermark = models.ForeignKey(StoreWatermark, models.CASCADE, related_name="windows")
-    reason = models.TextField(choices=Reason.choices)
-    start_at = models.DateTimeField()
-    end_at = models.DateTimeField()
-    # The store's cursor of the next page in the newest slice, to go on after a restart.
-    cursor = models.TextField(blank=True, default="")
-    created_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return f"Window {self.pk} ({self.reason})"
 
 
 class DeadLetter(models.Model):

@@ -436,7 +436,7 @@ def test_a_node_that_is_only_asked_for_its_store_is_watched_too(settings):
     store, name = "http://store.test:8645", "store-store.test:8645"
     settings.WAKU_STORE_NODES = [*settings.WAKU_NODES, store]
     now = datetime.now(UTC)
-    rows.make_watermark(node=store, watermark_at=now)
+    rows.make_watermark(node=store, watermark_at=now - timedelta(minutes=1))
     assert indicators()[name].sentence == "is read; its configuration was not checked lately"
     NODE_NOTICES.save(Notice(store, now, (WRONG,), {"wrong": now}, None))
     assert indicators()[name].sentence == "this is off"

@@ -31,7 +31,7 @@ SENDERS = 4
 # Seconds until a standby of the bridge reads, after a fault that leaves it a database.
 TAKEOVER_SECONDS = 10
 # Largest lag behind the stores, once those are read again that limited the rate.
-LAG_SECONDS, OVER_SECONDS = 10, 400
+LAG_SECONDS, OVER_SECONDS = 90, 400
 # The share of all notifications that may be pushed more than once, with one collapse id.
 MAX_DOUBLED = 0.1
 # Number of phones by their fate at Apple and Google. All pushes are delivered in the end.

@@ -38,11 +38,7 @@ OWNERS = """
     SELECT split_part(application_name, ' ', 3) FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE locktype = 'advisory' AND granted AND application_name LIKE 'push-bridge %'
 """
-LAG = """
-    SELECT extract(epoch FROM now() - least(min(watermark_at),
-        (SELECT min(start_at) FROM waku_bridge_storewindow WHERE reason = 'outage')))
-    FROM waku_bridge_storewatermark
-"""
+LAG = "SELECT extract(epoch FROM now() - min(watermark_at)) FROM waku_bridge_storewatermark"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from secrets import token_hex
 from typing import Any
 
@@ -156,8 +156,13 @@ def make_one_of_each_fact(*, device: Mapping[str, Any] | None = None, **user: An
     now = timezone.now()
     rows.make_story(envelope={"state": "failed", "reason": "KeyError"}, **user)
     faults.note(f"KeyError ({token_hex(4)})", now=now)
-    rows.make_window(rows.make_watermark(), start_at=now - timedelta(hours=1), end_at=now)
-    for make_one in (rows.make_unknown_error, rows.make_dead_letter, rows.make_canary_run, rows.make_xmpp_canary_run):
+    for make_one in (
+        rows.make_watermark,
+        rows.make_unknown_error,
+        rows.make_dead_letter,
+        rows.make_canary_run,
+        rows.make_xmpp_canary_run,
+    ):
         make_one()
     rows.make_device(**device or {})
 

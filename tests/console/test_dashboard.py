@@ -315,12 +315,11 @@ def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind
     settings.WAKU_STORE_NODES = [NODES[0], another]
     never = [found for found in take_snapshot(now=now).indicators if found.id.startswith("store-")]
     behind = rows.make_watermark(node=another, at=now - timedelta(hours=1))
-    rows.make_window(behind, start_at=behind.watermark_at, end_at=now)
 
     stores = waku_facts().stores
 
     assert ["never read" in found.sentence for found in never] == [True]
-    assert [(store.read_up_to, store.gaps) for store in stores] == [(behind.watermark_at, 1)]
+    assert [store.read_up_to for store in stores] == [behind.watermark_at]
 
 
 def test_the_three_worst_indicators_have_a_remedy_and_a_link(admin_client: Client) -> None:

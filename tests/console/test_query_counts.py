@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -22,7 +21,7 @@ from tests.console.reading import queries_of
 from tests.console.routes import console_pages, ids_of
 from tests.rig import rows
 from tests.rig.budget import first_everyday
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
+from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from xmpp_bridge.models import Device
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("everything")]
@@ -38,9 +37,8 @@ OPERATED = {
 
 def make_more() -> None:
     """Make rows about the same user, request and notification, and rows of all other kinds."""
-    now = timezone.now()
     registration, request = Registration.objects.earliest("pk"), NotificationRequest.objects.earliest("pk")
-    notification, watermark = Notification.objects.earliest("pk"), StoreWatermark.objects.earliest("pk")
+    notification = Notification.objects.earliest("pk")
     user = {"public_key_hash": registration.public_key_hash}
     device = Device.objects.earliest("registered_at")
     for number in range(2, 2 + MORE):
@@ -55,7 +53,6 @@ def make_more() -> None:
         rows.make_attempt(elsewhere)
         rows.make_reply(envelope_hash=request.source_key, part=number)
         rows.make_envelope(hash=elsewhere.request.source_key, state="failed", reason=f"Error{number}")
-        rows.make_window(watermark, start_at=now - timedelta(hours=1), end_at=now)
         rows.make_watermark()
         rows.make_dead_letter(reason=f"reason_{number}")
         rows.make_unknown_error()

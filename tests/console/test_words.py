@@ -57,7 +57,7 @@ OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_r
 NO_STATES = {
     *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type", "EndedHalt.token_type"),
     *("InboundEnvelope.message_type", "OutboundReply.message_type"),
-    *("InboundEnvelope.path", "DeadLetter.path", "StoreWindow.reason", "ReportRun.step"),
+    *("InboundEnvelope.path", "DeadLetter.path", "ReportRun.step"),
     *("GatewayErrorRule.platform", "GatewayErrorRule.match", "GatewayErrorRule.origin", "UnknownGatewayError.platform"),
     *("CanaryRun.broken_link", "CanaryRun.cause", "App.style"),
 }

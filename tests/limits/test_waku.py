@@ -56,11 +56,11 @@ from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.messages import MessageType, RegistrationError, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget
-from waku_bridge.reading.store.bound import Bound
+from waku_bridge.reading.bound import Bound
+from waku_bridge.reading.intake import in_thread
 from waku_bridge.reading.tests import conftest as reading
 from waku_bridge.reading.tests.conftest import World
 from waku_bridge.reading.tests.test_pages import NOW_NS, raw, selected
-from waku_bridge.reading.threads import in_thread
 from waku_bridge.tests import test_lost_batches
 
 pytestmark = pytest.mark.django_db

@@ -42,7 +42,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from registrations.routes.routes import identity_of
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
-from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark, StoreWindow
+from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
 from xmpp_bridge.console.models import CanaryRun as XmppCanaryRun
 from xmpp_bridge.models import App, Device
 
@@ -78,7 +78,6 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
     InboundEnvelope: lambda _: {"payload": secrets.token_bytes(200)},
     OutboundReply: lambda _: {"message_type": MessageType.RESPONSE, "payload": secrets.token_bytes(200)},
     StoreWatermark: lambda _: {"node": f"http://{secrets.token_hex(4)}.test:8645"},
-    StoreWindow: lambda _: {"reason": StoreWindow.Reason.OUTAGE},
     DeadLetter: lambda _: {"reason": "malformed", "content_topic": "", "raw": "{}", "size_bytes": 2},
     CanaryRun: lambda at: {"state": "passed", "finished_at": at},
     XmppCanaryRun: lambda at: {"state": "passed", "finished_at": at},
@@ -146,7 +145,7 @@ def _is_over(model: Any, state: Any) -> bool:
 
 
 # Rows of which the defaults are enough: an envelope and a reply that wait, a canary run that passed, a store that was
-# read up to ``at`` at a node of its own, a window that is still to be read, a request that waits for its notifications,
+# read up to ``at`` at a node of its own, a request that waits for its notifications,
 # a notification that is due and whose recipient is unknown unless it has a ``route``.
 make_envelope = partial(make, InboundEnvelope)
 make_reply = partial(make, OutboundReply)
@@ -160,10 +159,6 @@ make_unknown_error = partial(make, UnknownGatewayError)
 make_event = partial(make, RegistrationEvent)
 make_xmpp_app = partial(make, App)
 make_xmpp_canary_run = partial(make, XmppCanaryRun)
-
-
-def make_window(watermark: StoreWatermark, **fields: Any) -> StoreWindow:
-    return make(StoreWindow, watermark=watermark, at=fields["end_at"], **fields)
 
 
 def make_answered_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:

@@ -31,15 +31,14 @@ from waku_bridge.bridge import WakuBridge
 from waku_bridge.inbound.queries import Limits
 from waku_bridge.outbound import Nodes
 from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.store.backfill import Backfill
-from waku_bridge.reading.store.walker import StoreWalker
+from waku_bridge.reading.stores import StoreReader
 
 LEASE = timedelta(seconds=20)
 IN_FLIGHT = 3
 TIMEOUT_SECONDS = 8.0
-STORE_PERIOD_SECONDS = 3.0
 
 
 class Killed(BaseException):
@@ -194,6 +193,7 @@ class SimulatedSession(Session):
     async def _connect(self) -> Any:
         self._own = Asynchronous(self._pool.take(), self._pool, self._pass_by)
         self._connection: Any = self._own
+        self.number += 1
         await self.topics.load(self._connection)
         return self._connection
 
@@ -212,25 +212,18 @@ class SimulatedBridge(Process):
         self.loop.call_soon(lambda: self.loop.create_task(self._read()))
 
     def _want(self, content_topics: Sequence[str]) -> None:
-        self._backfill.request(content_topics)
+        for backfill in self._backfills:
+            backfill.request(content_topics)
 
     async def _read(self) -> None:
         nodes: Any = self.scene.network.nodes
         intake = Intake(self._session, keep=timedelta(days=3))
-        self._backfill = Backfill(nodes, [PUBSUB_TOPIC], intake, reach=timedelta(seconds=300))
-        walkers = [
-            StoreWalker(node, PUBSUB_TOPIC, intake, period_seconds=STORE_PERIOD_SECONDS, recovery=timedelta(hours=48))
-            for node in nodes
-        ]
-
-        def suspect(since: Any) -> None:
-            for walker in walkers:
-                walker.suspect(since=since)
-
-        live = [LiveReader(node, PUBSUB_TOPIC, intake, suspect=suspect, ring_capacity=RING_CAPACITY) for node in nodes]
+        self._backfills = [Backfill(node, PUBSUB_TOPIC, intake, reach=timedelta(seconds=300)) for node in nodes]
+        stores = [StoreReader(node, PUBSUB_TOPIC, intake, recovery=timedelta(hours=48)) for node in nodes]
+        live = [LiveReader(node, PUBSUB_TOPIC, intake, ring_capacity=RING_CAPACITY) for node in nodes]
         term = Term(asyncio.Event())
         async with asyncio.TaskGroup() as group:
-            for reader in (*live, *walkers, self._backfill):
+            for reader in (*live, *stores, *self._backfills):
                 group.create_task(reader.run(term))
 
     def bury(self) -> None:

@@ -405,9 +405,6 @@ class Simulation:
         def executed(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
             if self._world is not None and self._world.scene.current is not None:
                 text = query.decode() if isinstance(query, bytes) else str(query)
-                if "clock_timestamp" in text and "storewatermark" in text:
-                    at = self.world.agenda.now().isoformat()
-                    execute_quietly(cursor.connection, f"SELECT set_config('simulation.now', '{at}', false)")
                 self.world.statement(text)
             return execute(cursor, query, *args, **options)
 

@@ -33,7 +33,7 @@ SMALL = frozenset(
         *("notifications_queue", "notifications_unknowngatewayerror", "pushserver_apitoken"),
         *("pushserver_attemptminute", "pushserver_trafficminute", "spark_reports_publishedday"),
         *("spark_reports_reportrun", "spark_reports_requestedrun", "waku_bridge_canaryenvelope"),
-        *("waku_bridge_canaryrun", "waku_bridge_storewatermark", "waku_bridge_storewindow", "xmpp_bridge_app"),
+        *("waku_bridge_canaryrun", "waku_bridge_storewatermark", "xmpp_bridge_app"),
         *("xmpp_bridge_canaryrun", "xmpp_bridge_canarystanza"),
     )
 )

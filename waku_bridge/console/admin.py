@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from kit.admin.facts import FactAdmin, FactInline
+from kit.admin.facts import FactAdmin
 from kit.admin.lists.columns import (
     NOTHING,
     age,
@@ -40,7 +40,6 @@ from waku_bridge.models import (
     InboundEnvelope,
     OutboundReply,
     StoreWatermark,
-    StoreWindow,
 )
 from waku_bridge.reading.dead_letters import without_payloads
 
@@ -239,20 +238,9 @@ class OutboundReplyAdmin(FactAdmin):
     unread = ("payload",)
 
 
-class StoreWindowInline(FactInline):
-    model = StoreWindow
-    fields = readonly_fields = (
-        word("reason"),
-        moment("start_at", "from"),
-        moment("end_at", "to"),
-        age("created_at", "noted"),
-    )
-    ordering = ("-end_at",)
-
-
 @admin.register(StoreWatermark)
 class StoreWatermarkAdmin(FactAdmin):
-    """The page of stores: how far each was read, and the windows of its past that are still to be read."""
+    """The page of stores: how far each was read."""
 
     list_display = (host("node"), "pubsub_topic", age("watermark_at", "read up to"), "is_still_read")
     shown: ClassVar[Any] = {
@@ -265,7 +253,6 @@ class StoreWatermarkAdmin(FactAdmin):
         ),
         "Reader": ("reader",),
     }
-    inlines = (StoreWindowInline,)
 
     @admin.display(description="still read")
     def is_still_read(self, row: StoreWatermark) -> str:

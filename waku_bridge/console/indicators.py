@@ -68,7 +68,7 @@ KINDS = (BRIDGE, NODE, STORE, INBOX, DEAD_LETTERS, FAILED, REPLIES, LOST_REPLIES
 BRIDGE_RED, BRIDGE_QUIET = 3.0, 1.5
 INBOX_RED, INBOX_YELLOW = 30.0, 5.0
 OUTBOX_RED, OUTBOX_YELLOW = 30.0, 3.0  # clients wait for 3 s
-STORE_BEHIND = timedelta(minutes=1)  # a store is read every few seconds, and the watermark is some seconds behind
+STORE_BEHIND = timedelta(minutes=2)  # a store is read up to a minute ago, every 15 seconds
 LOST_REPLIES_SHARE = 0.05
 FEW_REPLIES = 5
 MANY_DEAD_LETTERS = 20
@@ -87,12 +87,11 @@ class Store:
     """The store of a Waku node. ``node`` has complaints only where the bridge does not read the node live as well.
 
     ``read_up_to`` is the time up to which the store was read, on the shard that is furthest behind, or None when it was
-    never read. ``gaps`` is the number of stretches of the past that are still to be searched.
+    never read.
     """
 
     node: Peer
     read_up_to: datetime | None
-    gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +178,10 @@ def store(found: Store, now: datetime) -> Indicator:
         return Indicator(STORE, State.YELLOW, "was never read", ABOUT_NODES.first_step, subject=found.node.host)
     if now - found.read_up_to > STORE_BEHIND:
         first_step = "Does the node have a store, and does it answer? Only the store has what the live path loses."
-        return Indicator(STORE, State.YELLOW, "is not read any further", first_step, found.read_up_to, found.node.host)
+        return Indicator(STORE, State.YELLOW, "is not read up to now", first_step, found.read_up_to, found.node.host)
     if found.node.complaints or not found.node.is_watched:
         return replace(peers.deviating(STORE, found.node, "is read"), own_page=NODES_PAGE)
-    gaps = f"; {found.gaps} {'stretch' if found.gaps == 1 else 'stretches'} of the past still to be searched"
-    return Indicator(STORE, State.GREEN, f"is read{gaps if found.gaps else ''}", subject=found.node.host)
+    return Indicator(STORE, State.GREEN, "is read", subject=found.node.host)
 
 
 def inbox(waiting: Waiting | None, now: datetime) -> Indicator:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.db.models import Count, Min
+from django.db.models import Min
 
 from kit.db.partitions import UNDER_WAY
 from kit.db.statements import table
@@ -36,7 +36,6 @@ from waku_bridge.models import (
     InboundEnvelope,
     OutboundReply,
     StoreWatermark,
-    StoreWindow,
 )
 from waku_bridge.reading.live import LAST_READ, LastRead
 
@@ -186,8 +185,6 @@ def _stores(*, is_blind: bool) -> Iterator[Store]:
     read_live = set(map(host_of, settings.WAKU_NODES))
     rows = StoreWatermark.objects.filter(node__in=urls, pubsub_topic__in=settings.WAKU_PUBSUB_TOPICS)
     read_up_to = dict(rows.values_list("node").annotate(Min("watermark_at")))
-    searched = StoreWindow.objects.exclude(reason=StoreWindow.Reason.LATE)
-    gaps = dict(searched.values_list("watermark__node").annotate(Count("pk")))
     for host in dict.fromkeys(map(host_of, urls)):
         own = [url for url in urls if host_of(url) == host]
         known = [read_up_to[url] for url in own if url in read_up_to]
@@ -195,13 +192,10 @@ def _stores(*, is_blind: bool) -> Iterator[Store]:
         is_watched = is_blind or all(url in notices for url in seen)
         checked = [notices[url] for url in seen if url in notices]
         read = min(known) if len(known) == len(own) else None
-        has_answered_since = read is not None and all(read > notice.looked_at for notice in checked)
+        # What was read last was a minute old.
+        has_answered_since = read is not None and all(read + MINUTE > notice.looked_at for notice in checked)
         found = [one for one in complaints(checked) if not (has_answered_since and one[0].id == UNREACHABLE)]
-        yield Store(
-            Peer(host, is_watched=is_watched, complaints=found),
-            read,
-            sum(gaps.get(url, 0) for url in own),
-        )
+        yield Store(Peer(host, is_watched=is_watched, complaints=found), read)
 
 
 def _failed(hour_ago: datetime) -> Failed:

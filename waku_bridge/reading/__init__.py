@@ -1,15 +1,22 @@
 """The reader of Waku messages: two paths into one inbox, neither of which is complete.
 
-A relay cache is fast, but it forgets a message once it was read. A store is late, and it refuses some messages. Each
-path brings the messages that the other one loses, and the inbox takes each message once.
+A relay cache is fast, but it forgets a message once it was read. A store is late, and it refuses some messages. So the
+cache is read live, and each message is read three times from each store:
 
-    bridge.py        all readers, in one process           store/walker.py       reads the store of one node, in tiers
-    live.py          drains the relay cache of one node    store/windows.py      what to read next (pure)
-    pace.py          when to read a cache again (pure)     store/progress.py     how far a store was read (table)
-    intake.py        writes a page into the inbox          store/store_pages.py  pages of a store into the intake
-    pages.py         which messages of a page are ours     store/backfill.py     the past of a new content topic
-    reader.py        which path brought a page (pure)      store/bound.py        how much may wait in the inbox
-    dead_letters.py  keeps unreadable messages             threads.py            blocking work of the event loop
+    live      5 to 20 times a second   what the node's cache has
+    fast      every 3 seconds          what is 3 seconds old: what the live read lost
+    minute    every 15 seconds         what is a minute old: everything that came in time, whatever failed
+    slow      every 10 minutes         what is 65 minutes old: what stores handed each other
+
+The inbox takes each message once, by its hash, and a store is not asked for a message whose hash was seen. Up to the
+store's watermark nothing is missing: it is where the minute tier stands. After an outage that tier walks on from there,
+while the fast tier and the live read bring what is new.
+
+    bridge.py        all readers, in one process           stores.py        reads the store of one node, in tiers
+    live.py          drains the relay cache of one node    store_pages.py   pages of a store into the intake
+    pace.py          when to read a cache again (pure)     backfill.py      the past of a new content topic
+    intake.py        writes a page into the inbox          bound.py         how much may wait in the inbox
+    pages.py         which messages are ours (pure)        dead_letters.py  keeps unreadable messages
 
 A relay cache gives each message to one reader only, so two bridges would split its pages between them. Both write into
 the same inbox: a short overlap loses no message and stores none twice. The leader lock keeps an overlap short, and it

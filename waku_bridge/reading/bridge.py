@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from itertools import product
 
 import structlog
@@ -16,11 +15,11 @@ from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.node import WakuNode
 from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
+from waku_bridge.reading.backfill import Backfill
+from waku_bridge.reading.bound import Bound
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.store.backfill import Backfill
-from waku_bridge.reading.store.bound import Bound
-from waku_bridge.reading.store.walker import StoreWalker
+from waku_bridge.reading.stores import StoreReader
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +39,6 @@ class Plan:
     store_nodes: Sequence[str]
     pubsub_topics: Sequence[str]
     ring_capacity: int
-    store_period_seconds: float
     recovery: timedelta
     backfill: timedelta
     keep: timedelta
@@ -51,55 +49,42 @@ class Bridge:
     """All readers of the nodes and stores in a plan."""
 
     def __init__(self, plan: Plan, client: HttpClient) -> None:
-        self._plan = plan
         stores = [WakuNode(url, client) for url in dict.fromkeys(plan.store_nodes)]
         session = Session(QueryTopics(self._backfill_new))
         self._session = session
         intake = Intake(session, keep=plan.keep)
-        self._bound = Bound(intake, limit=plan.max_waiting)
-        self._backfill = Backfill(stores, plan.pubsub_topics, intake, reach=plan.backfill)
-        self._walkers = {
-            topic: [
-                StoreWalker(store, topic, intake, period_seconds=plan.store_period_seconds, recovery=plan.recovery)
-                for store in stores
-            ]
-            for topic in plan.pubsub_topics
-        }
-        self._live = [
+        live = [
             LiveReader(
                 WakuNode(url, PollingClient(client, timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)),
                 topic,
                 intake,
-                suspect=partial(self._suspect, topic),
                 ring_capacity=plan.ring_capacity,
             )
             for url, topic in product(dict.fromkeys(plan.nodes), plan.pubsub_topics)
         ]
+        shards = list(product(stores, plan.pubsub_topics))
+        late = [StoreReader(store, topic, intake, recovery=plan.recovery) for store, topic in shards]
+        self._backfills = [Backfill(store, topic, intake, reach=plan.backfill) for store, topic in shards]
+        bound = Bound(intake, limit=plan.max_waiting)
+        self._readers: list[LiveReader | StoreReader | Backfill | Bound] = [*live, *late, *self._backfills, bound]
 
     async def run(self, stopped: asyncio.Event) -> None:
         await Leader(WAKU_BRIDGE, LEADER, LOCK_HELD).lead(stopped, self._read)
 
     async def _read(self, term: Term) -> None:
         """Run all readers until the term is over, and return once they have returned."""
-        walkers = [walker for walkers in self._walkers.values() for walker in walkers]
         try:
             async with asyncio.TaskGroup() as group:
-                readers = [group.create_task(reader.run(term)) for reader in self._live]
-                readers += [group.create_task(walker.run(term)) for walker in walkers]
-                readers += [group.create_task(each.run(term)) for each in (self._backfill, self._bound)]
+                readers = [group.create_task(reader.run(term)) for reader in self._readers]
                 cutting = group.create_task(_cut_off(term.stopped, readers))
                 await asyncio.wait(readers)
                 cutting.cancel()
         finally:
             await self._session.close()  # a session that listens and is not read blocks notices to all other sessions
 
-    def _suspect(self, pubsub_topic: str, since: datetime) -> None:
-        """Have every store of the shard searched. A live reader calls it after a possible loss."""
-        for walker in self._walkers[pubsub_topic]:
-            walker.suspect(since=since)
-
     def _backfill_new(self, content_topics: Sequence[str]) -> None:
-        self._backfill.request(content_topics)
+        for backfill in self._backfills:
+            backfill.request(content_topics)
 
 
 async def _cut_off(stopped: asyncio.Event, readers: Sequence["asyncio.Task[None]"]) -> None:

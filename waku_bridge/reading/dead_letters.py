@@ -17,18 +17,16 @@ from kit.metrics.batches import count
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import DEAD_LETTERS
 from waku_bridge.models import DeadLetter
-from waku_bridge.reading.pages import Rejected
-from waku_bridge.reading.reader import Reader
+from waku_bridge.reading.pages import Reader, Rejected
 
 # Long enough for every message of an honest client. With ENVELOPE_RETENTION_DAYS at 3 a bridge keeps 177 MB at most.
 MAX_RAW_CHARACTERS = 4 * 1024
 MAX_PER_MINUTE = 10
-# Characters per minute that are compared with known letters, as live path and stores bring each message dozens of
+# Characters per minute that are compared with known letters, as live path and stores bring each message several
 # times. It costs a tenth of a second of CPU time at most.
 MAX_LOOKED_AT_CHARACTERS = 16 * 1024**2
 LETTERS = Charge("letters", per_minute(MAX_PER_MINUTE))
 CHARACTERS = Charge("characters", per_minute(MAX_LOOKED_AT_CHARACTERS))
-REMEMBERED = 1000
 # Matches a value named payload, of any type, and every value of at least 70 characters.
 _PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
 
@@ -45,7 +43,6 @@ class DeadLetters:
         self._buckets = Buckets()
         self._now = 0.0
         self._capacity = 0  # how many letters may be stored now
-        self._known: dict[bytes, None] = {}  # digests of stored letters, the oldest first
 
     def keep(self, rejected: Iterable[Rejected], reader: Reader, *, path: Path, now: datetime) -> None:
         """Store as many of these messages as the limits allow."""
@@ -56,34 +53,22 @@ class DeadLetters:
             self._store(letters)
 
     def _store(self, letters: Iterator[DeadLetter]) -> None:
-        new = self._without_stored({letter.digest: letter for letter in self._unknown(letters)})
-        rows = sorted(islice(new.values(), self._capacity), key=lambda row: row.digest)
+        looked_at = {letter.digest: letter for letter in self._within_limits(letters)}
+        stored = DeadLetter.objects.filter(digest__in=looked_at).values_list("digest", flat=True) if looked_at else ()
+        known = {bytes(digest) for digest in stored}
+        new = islice((letter for digest, letter in looked_at.items() if digest not in known), self._capacity)
+        rows = sorted(new, key=lambda row: row.digest)
         if rows:
             DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
             count(DEAD_LETTERS, ((row.reason,) for row in rows))
-            self._remember(row.digest for row in rows)
         self._buckets.spend(LETTERS, len(rows), now=self._now)
         self._buckets.keep()
 
-    def _unknown(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yield the letters that this process has not stored before, while the limits allow."""
+    def _within_limits(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
         while self._may_store() and (letter := next(letters, None)):
             characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # comparing a short letter has a cost, too
             self._buckets.spend(CHARACTERS, characters, now=self._now)
-            if letter.digest not in self._known:
-                yield letter
-
-    def _without_stored(self, letters: dict[bytes, DeadLetter]) -> dict[bytes, DeadLetter]:
-        """Return the letters that are not in the table yet. An earlier bridge may have stored some of them."""
-        stored = DeadLetter.objects.filter(digest__in=letters).values_list("digest", flat=True) if letters else ()
-        found = {bytes(digest) for digest in stored}
-        self._remember(found)
-        return {digest: letter for digest, letter in letters.items() if digest not in found}
-
-    def _remember(self, digests: Iterable[bytes]) -> None:
-        self._known |= dict.fromkeys(digests)
-        for digest in list(self._known)[: max(len(self._known) - REMEMBERED, 0)]:
-            self._known.pop(digest, None)
+            yield letter
 
     def _may_store(self) -> bool:
         return self._capacity > 0 and self._buckets.left(CHARACTERS, now=self._now) > 0

@@ -12,14 +12,15 @@ before it, so learning of them costs no statement.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 import structlog
+from django.db import close_old_connections
 
 from kit.db.connections import connection_parameters
 from kit.tracing.spans import Role, is_on, step
@@ -30,9 +31,10 @@ from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES, MESSAGES_MATCHED, MESSAGES_READ, MESSAGES_SKIPPED
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.dead_letters import DeadLetters
-from waku_bridge.reading.pages import SeenHashes, Selection, Topics, select
-from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.threads import in_thread
+from waku_bridge.reading.pages import Reader, SeenHashes, Selection, Topics, select
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A database that does not answer within this time counts as unreachable.
 STATEMENT_SECONDS = 10.0
@@ -219,6 +221,19 @@ class Intake:
         oldest_ns = int((received_at - self._keep).timestamp()) * NS_PER_SECOND
         now_ns = int(received_at.timestamp()) * NS_PER_SECOND
         return select(page, pubsub_topic, self._topics, oldest_ns=oldest_ns, now_ns=now_ns)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call the function, which blocks, in a thread.
+
+    Each thread has a database connection of its own. An earlier call may have left it broken, so it is checked first.
+    """
+
+    def work() -> T:
+        close_old_connections()
+        return function(*args, **kwargs)
+
+    return await asyncio.to_thread(work)
 
 
 def _trace(new: Iterable[bytes], reader: Reader, path: Path, received_at: datetime) -> None:

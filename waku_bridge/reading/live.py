@@ -1,12 +1,11 @@
 """The live path: it drains a node's relay cache of one shard, and writes each page into the inbox before the next.
 
 Draining removes a page from the node, so the reader keeps it until the database takes it. Only a bridge that stops may
-drop it, because the messages are in the store as well and the walker reads them there. The walker also reads what was
-lost on the way: a read whose answer broke off may have drained a page.
+drop it, because the messages are in the store as well and are read there. So are those that were lost on the way: a
+read whose answer broke off may have drained a page, and a full cache has dropped messages.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
@@ -31,11 +30,9 @@ from waku_bridge.metrics import (
     RING_FILL_RATIO,
 )
 from waku_bridge.node import NodeError, NotSubscribed
-from waku_bridge.reading.intake import Intake, Taken
+from waku_bridge.reading.intake import Intake, Taken, in_thread
 from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, MIN_SECONDS, LongestPage, Ring
-from waku_bridge.reading.pages import Selection
-from waku_bridge.reading.reader import Reader
-from waku_bridge.reading.threads import in_thread
+from waku_bridge.reading.pages import Reader, Selection
 
 log = structlog.get_logger(__name__)
 
@@ -45,12 +42,7 @@ NOTE_SECONDS = 1.0
 # in which a cache of 50 messages overflows at 20 a second. After that, seconds between two attempts. They never end.
 USUAL_PACE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
-# While the answers of a node keep breaking off: seconds between two searches of the stores. Each search begins where
-# the one before it ended.
-SEARCH_PERIOD_SECONDS = 1.0
 NS_PER_SECOND = 10**9
-
-Suspect = Callable[[datetime], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +71,16 @@ class RelayCache(Protocol):
 
 
 class LiveReader:
-    """Reader of one shard from one node, while the lock is held.
+    """Reader of one shard from one node, while the lock is held."""
 
-    After a possible loss it calls ``suspect`` with the time since when messages may be missing.
-    """
-
-    def __init__(
-        self, node: RelayCache, pubsub_topic: str, intake: Intake, *, suspect: Suspect, ring_capacity: int
-    ) -> None:
+    def __init__(self, node: RelayCache, pubsub_topic: str, intake: Intake, *, ring_capacity: int) -> None:
         self.reader = Reader("live", node.url, pubsub_topic)
         self._node = node
         self._intake = intake
-        self._suspect = suspect
         self._ring = Ring(ring_capacity)
         self._pause = IDLE_SECONDS  # the usual one, after the last page
         self._failing_since: float | None = None  # monotonic
-        self._read_at, self._read_monotonic = clock.now(), monotonic()
-        self._lost_since: datetime | None = None
-        self._searched_at = -SEARCH_PERIOD_SECONDS
+        self._read_at = monotonic()
         self._noted_at = -NOTE_SECONDS
         self._noting: asyncio.Future[None] | None = None
         self._longest_page = TELLING_SIZE
@@ -107,7 +91,7 @@ class LiveReader:
         self._skew = MESSAGE_SKEW_SECONDS.labels(self.reader.name)
 
     async def run(self, term: Term) -> None:
-        self._read_at, self._read_monotonic = clock.now(), monotonic()
+        self._read_at = monotonic()
         while not term.is_over:
             pause = await self._read_once(term)
             await asyncio.sleep(pause)  # it is too short to need an interruption
@@ -117,7 +101,6 @@ class LiveReader:
         try:
             page = await self._node.read(self.reader.pubsub_topic)
         except NotSubscribed:
-            self._lose()
             return await self._subscribe()
         except NodeError as error:
             return self._failed(error)
@@ -127,16 +110,14 @@ class LiveReader:
         if page:
             self._watch_ring(len(page))
             new = await self._store_however_long_it_takes(page, received_at, term)
-        self._read_at = received_at
-        self._search_stores()
         self._note()
         self._pause = self._ring.next_read(len(page), new, elapsed_seconds)
         return self._pause
 
     def _elapsed_seconds(self) -> float:
         """Return the time since the previous page."""
-        before, self._read_monotonic = self._read_monotonic, monotonic()
-        return self._read_monotonic - before
+        before, self._read_at = self._read_at, monotonic()
+        return self._read_at - before
 
     def _watch_ring(self, size: int) -> None:
         is_larger_than_configured = size > self._ring.capacity
@@ -147,8 +128,6 @@ class LiveReader:
             log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
         elif fill >= ALARM_FILL:
             log.warning("ring_filling_up", node=self.reader.name, messages=size, capacity=self._ring.capacity)
-        if fill >= 1:
-            self._lose()
 
     async def _subscribe(self) -> float:
         try:
@@ -159,13 +138,11 @@ class LiveReader:
         return IDLE_SECONDS
 
     def _failed(self, error: NodeError) -> float:
-        """Note the failure, have the stores searched as a page may be lost, and return the pause in seconds."""
+        """Note the failure, and return the pause in seconds before the next read."""
         READ_ERRORS.labels(self.reader.name, error.code).inc()
         if self._failing_since is None:
             self._failing_since = monotonic()
             log.warning("node_lost", node=self.reader.name, error=str(error))
-        self._lose()
-        self._search_stores()
         is_new = monotonic() - self._failing_since < USUAL_PACE_SECONDS
         return max(self._pause, MIN_SECONDS) if is_new else RETRY_SECONDS
 
@@ -173,21 +150,6 @@ class LiveReader:
         if self._failing_since is not None:
             log.info("node_back", node=self.reader.name, seconds=round(monotonic() - self._failing_since, 1))
         self._failing_since = None
-
-    def _lose(self) -> None:
-        self._lost_since = self._lost_since or self._read_at
-
-    def _search_stores(self) -> None:
-        """Have the walkers read again what came since the last good read, or since the last search.
-
-        A later read can only have lost messages that came after that search.
-        """
-        if self._lost_since is None or monotonic() - self._searched_at < SEARCH_PERIOD_SECONDS:
-            return
-        self._suspect(self._lost_since)
-        log.info("stores_searched_for_losses", node=self.reader.name, since=self._lost_since.isoformat())
-        self._searched_at = monotonic()
-        self._lost_since, self._read_at = None, clock.now()
 
     async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> int:
         """Store the page, however often the database fails, and return how many of its envelopes are new.

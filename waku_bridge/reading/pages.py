@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
+from kit.http.urls import host_of
 from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import Envelope, WakuMessage
@@ -20,6 +22,20 @@ from waku_bridge.node.errors import BadNodeMessage
 WAKU_VERSION = 1
 # How far ahead a sender's clock may be: a phone with a wrong time zone is accepted.
 MAX_AHEAD_NS = 86_400 * 10**9
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One path from one node. ``path`` is live, store or backfill, and ``node`` is a URL."""
+
+    path: str
+    node: str
+    pubsub_topic: str
+
+    @cached_property
+    def name(self) -> str:
+        """Return host and port of the node, for logs and metrics."""
+        return host_of(self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +125,8 @@ def _fault(message: WakuMessage, *, oldest_ns: int, now_ns: int) -> str:
 
 
 CHUNK = 65_536
-# With `CHUNK`: two million hashes in 16 MB. They are the messages of 75 minutes at 450 a second, which is how far back
-# the walker searches for late ones.
+# With `CHUNK`: two million hashes in 16 MB. They are the messages of 75 minutes at 450 a second, as old as
+# the slow tier reads them again.
 CHUNKS = 32
 
 

@@ -277,10 +277,6 @@ INSERT INTO waku_bridge_canaryrun (state, is_dry_run, started_at, finished_at, b
 INSERT INTO waku_bridge_storewatermark (id, node, pubsub_topic, watermark_at, late_searched_at)
     SELECT n, 'http://node-' || n || '.test:8645', '/waku/2/rs/16/32', now(), now() FROM generate_series(1, 4) n;
 
-INSERT INTO waku_bridge_storewindow (watermark_id, reason, start_at, end_at, cursor, created_at)
-    SELECT 1 + n % 4, 'outage', now() - n * interval '2 hours', now() - n * interval '1 hour', '', now()
-    FROM generate_series(1, 20) n;
-
 INSERT INTO notifications_unknowngatewayerror (platform, signature, count, first_seen_at, last_seen_at)
     SELECT CASE n % 2 WHEN 0 THEN 'ios' ELSE 'android' END, 'an error that nobody has seen, ' || md5(n::text), n,
     now() - interval '20 days', now() - n * interval '1 minute' FROM generate_series(1, 500) n;

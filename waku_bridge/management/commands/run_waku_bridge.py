@@ -25,8 +25,6 @@ from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SEC
 # The process exits this long after a signal. A thread that waits for a hanging database cannot be stopped, and
 # supervisors kill after ten seconds.
 LAST_SECONDS = STOP_SECONDS + 4.0
-# Seconds between two passes over a store.
-STORE_PERIOD_SECONDS = 3.0
 # The stretch of the past that is read for a topic that is new.
 BACKFILL = timedelta(minutes=5)
 # Limit of unopened envelopes in the inbox, of postponed ones, and of those that wait for a key.
@@ -52,7 +50,6 @@ def _plan() -> Plan:
         store_nodes=settings.WAKU_STORE_NODES,
         pubsub_topics=settings.WAKU_PUBSUB_TOPICS,
         ring_capacity=settings.WAKU_RING_CAPACITY,
-        store_period_seconds=STORE_PERIOD_SECONDS,
         # The hash of a message that is read again after an outage must still be kept, or it would be processed twice.
         recovery=timedelta(days=settings.ENVELOPE_RETENTION_DAYS - 1),
         backfill=BACKFILL,

@@ -26,10 +26,9 @@ from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES
-from waku_bridge.reading.intake import Intake, Session
+from waku_bridge.reading.intake import Intake, Session, in_thread
 from waku_bridge.reading.live import LiveReader
-from waku_bridge.reading.store.walker import StoreWalker
-from waku_bridge.reading.threads import in_thread
+from waku_bridge.reading.stores import FAST, StoreReader
 
 PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
 QUERIED = topics.content_topic(topics.query_name(CLIENT.key_hash))
@@ -48,28 +47,28 @@ class World:
         self.query_topics = QueryTopics()
         self.session = Session(self.query_topics)
         self.new = []
-        self.suspected = []
         self.intake = Remembering(self.session, self.new, keep=timedelta(days=3))
         self.stopped = asyncio.Event()
         self.term = Term(self.stopped)
 
     def live(self, node=None, **changes):
-        options = {"suspect": self.suspected.append, "ring_capacity": RING_CAPACITY} | changes
-        return LiveReader(node or self.node, PUBSUB_TOPIC, self.intake, **options)
+        return LiveReader(node or self.node, PUBSUB_TOPIC, self.intake, **{"ring_capacity": RING_CAPACITY} | changes)
 
-    def walker(self, node=None, **changes):
-        options = {"period_seconds": 0.05, "recovery": timedelta(hours=48)} | changes
-        return StoreWalker(node or self.node, PUBSUB_TOPIC, self.intake, **options)
+    def store(self, node=None, **changes):
+        return StoreReader(node or self.node, PUBSUB_TOPIC, self.intake, **{"recovery": timedelta(hours=48)} | changes)
 
     async def read(self, live=None, times=1):
         """Read the relay cache, by default with a new reader, and return the pauses."""
         live = live or self.live()
         return [await live._read_once(self.term) for _ in range(times)]
 
-    async def walk(self, walker=None, times=1):
-        """Make passes over the store, by default with a new walker, and return the pauses."""
-        walker = walker or self.walker()
-        return [await walker._go_once(self.term) for _ in range(times)]
+    async def walk(self, store=None, tier=FAST):
+        """Read what is due in a tier, by default with a new reader of the store, and return the pause after it."""
+        store = store or self.store()
+        async with asyncio.timeout(20):  # no endless loop
+            while not (pause := await store._read_once(tier, self.term)):
+                pass
+        return pause
 
     def publish(self, *messages):
         """Publish messages to relay and store, and return their hashes."""

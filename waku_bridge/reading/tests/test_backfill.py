@@ -11,8 +11,8 @@ from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.codec.topics import of_number
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading.store import backfill
-from waku_bridge.reading.store.backfill import Backfill
+from waku_bridge.reading import backfill
+from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages, until
 
 REACH = timedelta(minutes=5)
@@ -20,12 +20,12 @@ REACH = timedelta(minutes=5)
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    monkeypatch.setattr(backfill, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(backfill, "SETTLE", timedelta())
 
 
 @asynccontextmanager
 async def filling(world):
-    filler = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)
+    filler = Backfill(world.node, PUBSUB_TOPIC, world.intake, reach=REACH)
     running = asyncio.create_task(filler.run(world.term))
     yield filler
     world.stopped.set()
@@ -34,7 +34,7 @@ async def filling(world):
 
 
 async def test_a_query_that_was_read_before_its_target_was_registered_is_found(world):
-    """The live path and the walker both took it for a message to others, and the walker does not fetch it again."""
+    """Both paths took it for a message to others, and the store is not asked for it again."""
     [query] = world.publish(message(QUERIED))
     world.archive(*messages(5, FOREIGN))
     await asyncio.to_thread(make_watermark, node=world.url)
@@ -77,16 +77,16 @@ async def test_a_backfill_that_failed_is_repeated_and_reads_nothing_beyond_its_r
 
 
 async def test_under_a_flood_of_registrations_everything_is_read_once_a_period(world):
-    [store] = Backfill([world.node], [PUBSUB_TOPIC], world.intake, reach=REACH)._stores
+    filler = Backfill(world.node, PUBSUB_TOPIC, world.intake, reach=REACH)
     wave = [of_number(number) for number in range(backfill.MANY_TOPICS + 1)]
-    store.request(wave, timezone.now())
-    assert await store._fill(world.term) == 0.0
+    filler.request(wave)
+    assert await filler._read_once(world.term) == 0.0
     asked = len(world.node.asked)
     for _ in range(10):
-        store.request(wave, timezone.now())
-        assert 0 < await store._fill(world.term) <= backfill.EVERYTHING_PERIOD_SECONDS
+        filler.request(wave)
+        assert 0 < await filler._read_once(world.term) <= backfill.EVERYTHING_PERIOD_SECONDS
     assert len(world.node.asked) == asked
-    assert not store._waiting  # one reading of everything replaces them
-    store._everything_again_at = 0.0
-    assert await store._fill(world.term) == 0.0
+    filler._everything_again_at = 0.0
+    assert await filler._read_once(world.term) == 0.0
     assert len(world.node.asked) == 2 * asked
+    assert not filler._requested_at

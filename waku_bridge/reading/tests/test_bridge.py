@@ -28,9 +28,9 @@ from tests.rig.rows import make_watermark
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import listen_to
+from waku_bridge.reading import backfill, store_pages
 from waku_bridge.reading import bridge as bridge_module
 from waku_bridge.reading.bridge import Bridge, Plan
-from waku_bridge.reading.store import backfill, store_pages
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages, until
 
 MAX_WAITING = 1000
@@ -46,7 +46,6 @@ async def bridge(world):
         store_nodes=[world.url],
         pubsub_topics=[PUBSUB_TOPIC],
         ring_capacity=50,
-        store_period_seconds=0.5,
         recovery=timedelta(hours=1),
         backfill=timedelta(minutes=5),
         keep=timedelta(days=3),
@@ -117,14 +116,14 @@ async def test_restarts_of_database_and_node_and_lost_answers_lose_no_message(wo
 
 
 async def test_a_bridge_stops_in_the_middle_of_a_backfill_that_takes_long(world, monkeypatch):
-    monkeypatch.setattr(backfill, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(backfill, "SETTLE", timedelta())
     monkeypatch.setattr(store_pages, "PAGE_SIZE", 1)
     monkeypatch.setattr(bridge_module, "STOP_SECONDS", 0.5)
 
     async def is_backfilling():
         return "backfill" in (await world.paths()).values()
 
-    await asyncio.to_thread(make_watermark, node=world.url)  # otherwise the walker reads as far back
+    await asyncio.to_thread(make_watermark, node=world.url)  # otherwise the minute tier reads as far back
     world.archive(*messages(500, QUERIED, seconds_ago=200))
     world.break_node(reply_delay_ms=100)
     async with bridge(world):  # its end waits for the backfill, but not as long as that takes

@@ -22,8 +22,7 @@ from waku_bridge.reading.dead_letters import (
     DeadLetters,
     without_payloads,
 )
-from waku_bridge.reading.pages import Rejected
-from waku_bridge.reading.reader import Reader
+from waku_bridge.reading.pages import Reader, Rejected
 
 READER = Reader("live", "http://node:8645", PUBSUB_TOPIC)
 NOW = timezone.now().replace(second=0)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from dataclasses import replace
-from datetime import timedelta
 
 import psycopg
 import pytest
@@ -13,17 +12,15 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from kit.batches.batch import CHANNEL
-from kit.db.clock import clock
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.databases import notices
-from tests.rig.rows import make_watermark
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path
-from waku_bridge.node import NodeError, Unreachable, to_json
+from waku_bridge.node import Unreachable, to_json
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
-from waku_bridge.reading.pace import IDLE_SECONDS, LongestPage
+from waku_bridge.reading.pace import IDLE_SECONDS, MIN_SECONDS, LongestPage, Ring
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages, until
 
 
@@ -54,15 +51,6 @@ def failing(world, monkeypatch, *errors):
 
     monkeypatch.setattr(world.session, "execute", fail)
     return errors
-
-
-@pytest.fixture
-def walker(world):
-    """Return the reader of a store that was read a moment ago. Live readers of the test may have it search at once."""
-    make_watermark(node=world.url)
-    walker = world.walker(period_seconds=60)
-    world.suspect = lambda since: walker.suspect(since=since)
-    return walker
 
 
 async def test_a_page_is_announced_once_and_only_with_new_envelopes(world):
@@ -104,51 +92,29 @@ async def test_the_lengths_of_pages_are_noted_for_the_config_check(world):
 # What breaks ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_stores_are_searched_at_once_after_an_answer_was_lost(world, walker):
-    await world.walk(walker)
-    ours = world.publish(*messages(3))
-    world.break_node(cut_after_drain=1)
-    await world.read(world.live(suspect=world.suspect), times=2)
-    assert world.new == []
-
-    await world.walk(walker)
-    assert await world.paths() == dict.fromkeys(ours, "store")
-
-
-async def test_searches_for_a_node_that_breaks_every_answer_are_few_and_search_no_time_twice(world, monkeypatch):
-    await world.read(world.live(Answering(*[NodeError("broken")] * 10)), times=10)
-    assert len(world.suspected) == 1
-
-    world.suspected.clear()
-    monkeypatch.setattr(live, "SEARCH_PERIOD_SECONDS", 0.0)
-    reader = world.live(Answering(*[NodeError("broken")] * 4))
-    reader._read_at = clock.now() - timedelta(hours=1)
-    began_at = clock.now()
-    await world.read(reader, times=4)
-    first, *others = world.suspected
-    assert first < began_at - timedelta(minutes=59)
-    assert began_at <= others[0] <= others[1] <= others[2] <= clock.now()
-
-
 @pytest.mark.parametrize("failures", [0, 1])
-async def test_a_node_that_forgot_the_shard_is_subscribed_again_and_the_stores_are_searched(world, failures):
+async def test_a_node_that_forgot_the_shard_is_subscribed_again(world, failures):
     world.devnode.unsubscribe(PUBSUB_TOPIC)
     world.break_node(subscribe_fails=failures)
     reader = world.live()
     *_, pause = await world.read(reader, times=failures + 1)
     [ours] = world.publish(message())
     await world.read(reader)
-    assert (pause, world.new, world.suspected != []) == (IDLE_SECONDS, [ours], True)
+    assert (pause, world.new) == (IDLE_SECONDS, [ours])
 
 
-async def test_a_full_cache_is_logged_and_lost_messages_are_found_in_the_store(world, walker):
-    world.publish(*messages(RING_CAPACITY + 10))
+async def test_what_a_broken_answer_and_a_full_cache_have_lost_is_found_in_the_store(world):
+    ours = world.publish(*messages(3, seconds_ago=5))
+    world.break_node(cut_after_drain=1)
+    await world.read(times=2)
+    assert world.new == []
+    ours += world.publish(*messages(RING_CAPACITY + 10, seconds_ago=5))
     with capture_logs() as logs:
-        [pause] = await world.read(world.live(suspect=world.suspect))
+        [pause] = await world.read()
     assert "ring_filling_up" in [entry["event"] for entry in logs]
     assert pause == 0.0
-    await world.walk(walker)
-    assert len(await world.paths()) == RING_CAPACITY + 10
+    await world.walk()
+    assert set(await world.paths()) == set(ours)
 
 
 async def test_an_unreachable_node_is_read_every_half_second_for_ever_and_logged_once(world, monkeypatch):
@@ -170,8 +136,8 @@ async def test_a_page_survives_an_outage_of_the_database_which_takes_the_lock(wo
     assert world.new == [ours]
 
 
-async def test_a_bridge_stops_although_the_database_does_not_take_its_page(world, walker, monkeypatch):
-    """The walker finds it in the store."""
+async def test_a_bridge_stops_although_the_database_does_not_take_its_page(world, monkeypatch):
+    """The next one finds it in the store."""
     errors = failing(world, monkeypatch, *[OperationalError()] * 1000)
     [ours] = world.publish(message(seconds_ago=5))
     reading = asyncio.create_task(world.live().run(world.term))
@@ -184,7 +150,8 @@ async def test_a_bridge_stops_although_the_database_does_not_take_its_page(world
     assert logs[-1]["event"] == "page_left_to_the_store"
 
     errors.clear()
-    await walker._go_once(Term(asyncio.Event()))
+    world.term = Term(asyncio.Event())
+    await world.walk()
     assert await world.paths() == {ours: "store"}
 
 
@@ -243,3 +210,45 @@ def test_an_envelope_larger_than_a_part_is_a_part_by_itself(monkeypatch):
     ]
     parts = [[len(envelope.message.payload) for envelope in part] for part in inbox.slices(envelopes[::-1])]
     assert parts == [[5, 3], [9], [1, 1], [12], [0]]
+
+
+# The pause before the next read of a cache ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capacity", "page", "elapsed", "pause"),
+    [
+        (200, 0, 1.0, IDLE_SECONDS),
+        (100, 0, 1.0, 0.1),  # a burst of 500 per second fills half of it in that time
+        (50, 0, 1.0, 0.05),
+        (10, 0, 1.0, 0.01),
+        (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
+        (200, 1, 0.15, IDLE_SECONDS),
+        (50, 20, 0.15, 0.0375),  # 133 per second: a tenth of the ring
+        (50, 5, 0.01, 0.01),  # 500 per second
+        (50, 25, 0.15, 0.0),  # half full
+        (50, 50, 0.15, 0.0),
+        (10_000, 75, 0.15, MIN_SECONDS),  # 500 per second fill little of a large cache
+        (10_000, 4_000, 0.05, 0.0125),
+    ],
+)
+def test_a_fuller_cache_is_read_sooner(capacity, page, elapsed, pause):
+    assert Ring(capacity).next_read(page, page, elapsed) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize("rate", [20, 250, 500, 1000])
+def test_a_burst_in_an_idle_moment_does_not_overflow_a_cache_of_fifty(rate):
+    """Each read and its commit take ten milliseconds."""
+    ring, pause = Ring(50), IDLE_SECONDS
+    for _ in range(100):
+        pause = ring.next_read(0, 0, pause)
+    for _ in range(200):
+        page = round(rate * (pause + 0.01))
+        assert page < 50 * (1.3 if rate > 500 else 1)
+        pause = ring.next_read(page, page, pause + 0.01)
+
+
+@pytest.mark.parametrize(("pages", "fill"), [([0], 0.0), ([25], 0.5), ([50], 1.0), ([51], 0.5), ([1000, 100], 0.05)])
+def test_the_fill_of_a_cache_follows_from_the_page_and_its_capacity(pages, fill):
+    ring = Ring(50)
+    assert [ring.fill(page) for page in pages][-1] == fill

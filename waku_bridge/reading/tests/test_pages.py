@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 
 import pytest
@@ -124,14 +125,14 @@ BAD = [
 
 
 def message(*topic, **options):
-    """Return a message of the age that a pass over a store reads."""
+    """Return a message of an age that the fast tier reads."""
     return conftest.message(*topic, seconds_ago=5, **options)
 
 
 async def read(world, path, *messages):
     """Put messages into the node as they are, without its checks, and read them twice."""
     world.devnode.ring.capacity = 100
-    await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now())
+    await asyncio.to_thread(make_watermark, node=world.url, at=timezone.now() - timedelta(seconds=30))
     for each in messages:
         if path == "live":
             world.devnode.ring.add(PUBSUB_TOPIC, each)

@@ -1,0 +1,15 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """The table of windows stays for the release before, which may come back. The next release removes it."""
+
+    dependencies = [("waku_bridge", "0003_reply_needs_confirmation")]
+    operations = [
+        migrations.AlterField(
+            "storewindow",
+            "watermark",
+            models.ForeignKey("waku_bridge.storewatermark", models.CASCADE, "windows", db_constraint=False),
+        ),
+        migrations.SeparateDatabaseAndState(state_operations=[migrations.DeleteModel("storewindow")]),
+    ]
