@@ -90,7 +90,7 @@ siege: dev ## a thousand hostile keys for five minutes, and 100 000 messages at 
 restore-drill: dev ## lose the database and restore it to a point in time (docs/backup.md), with figures; REGISTRATIONS=1000000
 	REGISTRATIONS=$(REGISTRATIONS) $(PYTHON) -m pytest -q -m nightly -s tests/drills/test_restore.py
 
-upgrade-test: dev ## an upgrade from the last release and its way back under Waku and XMPP load, nothing lost or doubled, with figures (3 minutes)
+upgrade-test: dev ## an upgrade from the last release under Waku and XMPP load, nothing lost or doubled, with figures (3 minutes)
 	@requirements/system.sh prosody
 	$(PYTHON) -m pytest -q -m upgrade -s tests/upgrades $(ARGS)
 

@@ -70,15 +70,15 @@ FILL = """
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
         'confirmed', 1, 0, at, at, at, at, 'bench', (at AT TIME ZONE 'UTC')::date FROM made
         WHERE at >= %(envelopes_from)s;
-    INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key,
+    INSERT INTO notifications_answeredrequest (id, bridge, request_key, message_id, source_key,
         sender_digest, received_at, reply_due_at, answered_at, ended_on)
-    SELECT n, 'waku', sha256(('m' || n)::bytea), sha256(('s' || n)::bytea), 'answered', sha256(n::text::bytea),
+    SELECT n, 'waku', sha256(('m' || n)::bytea), sha256(('s' || n)::bytea), sha256(n::text::bytea),
         sha256((n %% 50000)::text::bytea), at, at, at, at::date FROM made;
     INSERT INTO notifications_requestdigest (digest, received_at)
     SELECT substring(sha256('waku'::bytea || '\\x00' || sha256(('m' || n)::bytea)) FOR 16), at FROM made;
-    INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type, state,
-        route_generation, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at, finished_at,
-        ended_on)
+    INSERT INTO notifications_endednotification (id, request_id, position, public_key_hash, installation_id, type,
+        state, route_generation, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
+        finished_at, ended_on)
     SELECT n, n, 0, sha512((n %% 100000)::text::bytea), md5(n::text), 1, 'delivered', 1, 'success', false, 1, 0, at, at,
         at, at::date FROM made;
     INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
@@ -89,7 +89,7 @@ FILL = """
 WAITING = 2_000_000
 CLOSED = ChannelKey(1, "im.bench.closed")
 FILL_QUEUE = """
-    INSERT INTO notifications_notification_under_way (request_id, position, public_key_hash, installation_id, type,
+    INSERT INTO notifications_opennotification (request_id, position, public_key_hash, installation_id, type,
         route_id, route_generation, state, queue_id, report, collapse_id, chat_id, message, payload_dropped,
         attempt_count, ambiguous_count, created_at, expires_at, next_attempt_at)
     SELECT (SELECT max(id) FROM notifications_notificationrequest), 0, sha512(n::text::bytea), n::text, 1,
@@ -187,7 +187,7 @@ def _fill(running: Fleet, requests: int) -> None:
     with transaction.atomic():
         for table in (*BY_DAY, ENVELOPES, REPLIES):
             table.make_from(begin, to=now)
-    for name in ("notifications_notificationrequest", "notifications_notification"):
+    for name in ("notifications_openrequest", "notifications_opennotification"):
         running.database.execute(f"SELECT setval('{name}_id_seq', {end + 1})")
     facts: dict[str, Any] = {"begin": begin, "zero": FIRST_ID, "step": (now - begin) / requests}
     facts["envelopes_from"] = now - timedelta(days=3)
@@ -234,7 +234,7 @@ def _fill_closed_queue(running: Fleet, waiting: int) -> None:
     routes = Route.objects.bulk_create(_route(f"{number:064x}".encode(), now) for number in range(PHONES))
     facts = {"app": CLOSED.app_topic, "waiting": waiting, "routes": [route.pk for route in routes]}
     running.database.execute(FILL_QUEUE, facts)
-    running.database.execute("ANALYZE notifications_notification_under_way")
+    running.database.execute("ANALYZE notifications_opennotification")
 
 
 def _route(token: bytes, now: datetime) -> Route:

@@ -15,14 +15,14 @@ INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, time
     at + interval '15 milliseconds', ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 270000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 270000 AS at) t;
 
-INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key, sender_digest,
+INSERT INTO notifications_answeredrequest (id, bridge, request_key, message_id, source_key, sender_digest,
     received_at, reply_due_at, answered_at, ended_on)
-    SELECT n, 'waku', sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), 'answered', sha256(('e' || n)::bytea),
+    SELECT n, 'waku', sha256(('a' || n)::bytea), sha256(('m' || n)::bytea), sha256(('e' || n)::bytea),
     sha256((n % 50000)::text::bytea), at, at + interval '2 seconds', at + n % 2500 * interval '1 millisecond',
     (at + n % 2500 * interval '1 millisecond')::date
     FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
 
-INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type, route_id,
+INSERT INTO notifications_endednotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
     finished_at, ended_on)
     SELECT n, n, 0, sha512((n % 20000)::text::bytea), gen_random_uuid()::text, 1, 1 + n % 10000, 1, 'delivered',

@@ -22,9 +22,8 @@ END_WHAT_IS_OPEN = """
     UPDATE waku_bridge_outboundreply SET state = 'unconfirmed', ended_on = now()
         WHERE state IN ('pending', 'published');
     UPDATE notifications_attempt SET outcome = 'ambiguous' WHERE outcome IS NULL OR outcome = '';
-    UPDATE notifications_notification SET state = 'withdrawn', finished_at = now(), ended_on = now(),
-        next_attempt_at = NULL, lease_until = NULL WHERE finished_at IS NULL;
-    UPDATE notifications_notificationrequest SET state = 'answered', ended_on = now() WHERE state = 'waiting';
+    DELETE FROM notifications_opennotification;
+    DELETE FROM notifications_openrequest;
     DELETE FROM notifications_halt
 """
 

@@ -3,20 +3,20 @@
 A request holds notifications, and a notification has attempts. Payloads for devices are removed as soon as a
 notification ends.
 
-The tables of requests and notifications have one partition for the rows under way, and one for each day on which rows
-ended: see `kit.db.partitions`. A reference to such a row holds its id alone, and PostgreSQL does not check it.
+Requests and notifications that are open have a table each, in which workers look for work. The statement that ends a
+row deletes it there, and inserts it into the history, which has a partition for each day on which rows ended: see
+`kit.db.partitions`. A view of both serves whoever reads.
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, LiteralString
 
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
 from kit.db.fields import BytesField
-from kit.db.partitions import UNDER_WAY
 from notifications.messages import Effect, Outcome
 from registrations import token_types
 from registrations.models import Route
@@ -27,47 +27,86 @@ def choices_of(words: Iterable[StrEnum]) -> list[tuple[str, str]]:
     return [(word.value, word.capitalize()) for word in words]
 
 
-class NotificationRequest(models.Model):
-    """One sender's request through a bridge. It is stored so that a repeat is recognised and gets the same answer."""
-
-    class State(models.TextChoices):
-        WAITING = "waiting"  # waits for the first attempt of every notification, at most until the reply deadline
-        ANSWERED = "answered"  # the reports are fixed
+class RequestFacts(models.Model):
+    """The columns that a request has while it waits and when it is answered."""
 
     bridge = models.TextField()  # the bridge that took it, and that its answer goes to
     request_key = BytesField()  # the bridge's key of a repeat; Waku: id of the metadata message, 32 bytes
     source_key = BytesField()  # the bridge's key of the message with it; Waku: hash of the envelope, 32 bytes
-    reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form; dropped when answered
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
     # The verdicts about notifications that were decided at once and have no row of their own: see `reports`. It is null
     # when there are none, which is usual.
     decided = BytesField(null=True)
-    # The recipients of those notifications, for another worker that has to answer; removed when answered.
-    decided_names = BytesField(null=True)
-    state = models.TextField(choices=State.choices)
     # Keyed digest of the signer, for reports on volumes by sender. It is null for requests accepted before the column
     # existed.
     sender_digest = BytesField()
-    received_at = models.DateTimeField(db_index=True)
+    received_at = models.DateTimeField()
     reply_due_at = models.DateTimeField()
-    answered_at = models.DateTimeField(null=True)
-    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of its answer
 
     class Meta:
-        verbose_name = "request"
-        constraints: ClassVar = [
-            models.CheckConstraint(
-                condition=~models.Q(state="waiting") | models.Q(ended_on=UNDER_WAY), name="request_under_way"
-            ),
-        ]
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Request {bytes(self.request_key).hex()[:16]}"
+
+
+class OpenRequest(RequestFacts):
+    """A request that waits for the first attempt of every notification, at most until the reply deadline."""
+
+    reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form
+    # The recipients of the notifications that were decided at once, for another worker that has to answer.
+    decided_names = BytesField(null=True)
+
+    class Meta:
+        default_permissions = ()
         indexes: ClassVar = [
-            models.Index(fields=["reply_due_at"], condition=models.Q(state="waiting"), name="request_waiting"),
+            models.Index(fields=["reply_due_at"], name="open_request_due"),
+            models.Index(fields=["request_key"], name="open_request_key"),  # of a repeat
+        ]
+
+
+class AnsweredRequest(RequestFacts):
+    """A request whose reports are fixed. The table has a partition for each day on which requests were answered."""
+
+    answered_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()  # the UTC day of its answer
+
+    class Meta:
+        default_permissions = ()
+        indexes: ClassVar = [
+            models.Index(fields=["received_at"], name="request_received"),
             models.Index(fields=["request_key"], name="request_key"),  # of a repeat; also searched in the console
             models.Index(fields=["message_id"], name="request_message"),  # searched in the console
         ]
 
-    def __str__(self) -> str:
-        return f"Request {bytes(self.request_key).hex()[:16]}"
+
+class NotificationRequest(RequestFacts):
+    """One sender's request through a bridge. It is stored so that a repeat is recognised and gets the same answer.
+
+    It is read from a view of open and answered requests. In the view, an open request ends on the last possible day, so
+    a condition on `ended_on` keeps PostgreSQL from reading the days before.
+    """
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        ANSWERED = "answered"
+
+    state = models.TextField(choices=State.choices)
+    reply_address = BytesField(null=True)
+    decided_names = BytesField(null=True)
+    answered_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()
+
+    class Meta:
+        managed = False
+        db_table = "notifications_notificationrequest"
+        verbose_name = "request"
+
+
+# The columns that a request keeps when it is answered, in SQL.
+REQUEST: LiteralString = (
+    "id, bridge, request_key, source_key, message_id, decided, sender_digest, received_at, reply_due_at"
+)
 
 
 class RequestDigest(models.Model):
@@ -178,8 +217,8 @@ class BeyondLimit(models.Model):
         return f"{self.count} {self.effect} by the limit {self.push_limit}"
 
 
-class Notification(models.Model):
-    """One push to one installation."""
+class NotificationFacts(models.Model):
+    """The columns that a notification has while it is open and when it has ended."""
 
     class State(models.TextChoices):
         PENDING = "pending"  # accepted, without an attempt yet
@@ -207,8 +246,9 @@ class Notification(models.Model):
         NOT_REGISTERED = "not_registered"
         INTERNAL_ERROR = "internal_error"
 
+    # Both references hold an id alone, which PostgreSQL does not check.
     request = models.ForeignKey(
-        NotificationRequest, on_delete=models.CASCADE, related_name="notifications", db_constraint=False
+        NotificationRequest, on_delete=models.DO_NOTHING, related_name="%(class)ss", db_constraint=False
     )
     position = models.PositiveSmallIntegerField()  # index in the request, whose order the reports keep
     public_key_hash = BytesField()
@@ -227,14 +267,8 @@ class Notification(models.Model):
     dedup_key = BytesField(null=True)
     # The device replaces an earlier push with the same id. 16 bytes, the same for every attempt.
     collapse_id = BytesField(null=True)
-    # The urgency and the content, where the bridge states them (`messages.Grade`, `messages.Content`). Without a grade
-    # the gateway's own settings apply.
+    # The urgency, where the bridge states it (`messages.Grade`). Without a grade the gateway's own settings apply.
     grade = models.TextField(blank=True, default="", db_default="")
-    chat_id = BytesField(null=True)
-    message = BytesField(null=True)
-    # The content of a graded notification without its payload. It is sent where the payload is too large, or where
-    # there is none.
-    wake = BytesField(null=True)
     # The payload was too large for Apple or Google, so the push goes without the ciphertext.
     payload_dropped = models.BooleanField(default=False)
     # It waits until the limits allow it, and wakes the phone for all notifications beyond them. It has no content of
@@ -245,29 +279,46 @@ class Notification(models.Model):
     attempt_count = models.PositiveIntegerField(default=0)
     # The number of ambiguous attempts. With one of them the push may have been sent.
     ambiguous_count = models.PositiveSmallIntegerField(default=0)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Notification {self.pk} ({self.state})"
+
+
+class OpenFacts(models.Model):
+    """The columns that a notification has while it is open alone."""
+
+    # The content, where the bridge states it (`messages.Content`).
+    chat_id = BytesField(null=True)
+    message = BytesField(null=True)
+    # The content of a graded notification without its payload. It is sent where the payload is too large, or where
+    # there is none.
+    wake = BytesField(null=True)
     next_attempt_at = models.DateTimeField(null=True)
     # Since when it waits for its first push: the arrival of its message, or the time for which it is planned. It is
     # null once a push has begun.
     unsent_since = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
-    created_at = models.DateTimeField()
-    expires_at = models.DateTimeField()
-    finished_at = models.DateTimeField(null=True)
-    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of `finished_at`
 
     class Meta:
+        abstract = True
+
+
+class OpenNotification(NotificationFacts, OpenFacts):
+    """One push to one installation that has not ended. Workers and operators act on this row alone."""
+
+    class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
-            # Workers look for work only among the rows under way.
             models.CheckConstraint(
-                condition=~models.Q(state__in=["pending", "in_flight", "retrying", "ambiguous"])
-                | models.Q(ended_on=UNDER_WAY),
-                name="notification_under_way",
+                condition=models.Q(state__in=["pending", "in_flight", "retrying", "ambiguous"]),
+                name="open_notification_state",
             ),
-            models.UniqueConstraint(
-                fields=["dedup_key", "ended_on"],
-                condition=models.Q(dedup_key__isnull=False),
-                name="one_notification_under_way",
-            ),
+            models.UniqueConstraint(fields=["dedup_key"], name="one_open_notification"),
         ]
         indexes: ClassVar = [
             # The head of each queue. Notifications in flight wait in no queue, and are not in this index.
@@ -286,12 +337,26 @@ class Notification(models.Model):
                 name="notification_expiring",
             ),
             models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
-            # The notifications that wait for one route. They are counted for each addressee of a request.
-            models.Index(
-                fields=["route"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"], route__gte=0),
-                name="notification_by_route",
+            models.Index(fields=["public_key_hash", "id"], name="open_by_recipient"),
+        ]
+
+
+class EndedNotification(NotificationFacts):
+    """A notification that has ended. The table has a partition for each day on which notifications ended."""
+
+    finished_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()  # the UTC day of `finished_at`
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["dedup_key", "ended_on"],
+                condition=models.Q(dedup_key__isnull=False),
+                name="one_notification_under_way",
             ),
+        ]
+        indexes: ClassVar = [
             # By recipient, then by id: the console shows the newest notifications of one recipient. The condition is
             # true of all rows. Statements that find rows by another key do not repeat it, so that PostgreSQL does not
             # choose this index for them.
@@ -300,8 +365,8 @@ class Notification(models.Model):
                 condition=models.Q(public_key_hash__gt=b""),
                 name="notification_by_recipient",
             ),
-            # The console's lists by state. Delivered notifications, which are most, are left out, and so are those
-            # under way, which have indexes above. So the usual notification never writes to this index.
+            # The console's lists by state. Delivered notifications, which are most, are left out. So the usual
+            # notification never writes to this index.
             models.Index(
                 fields=["state", "id"],
                 condition=models.Q(
@@ -318,10 +383,18 @@ class Notification(models.Model):
                 name="notification_ended_at",
             ),
         ]
-        permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
-    def __str__(self) -> str:
-        return f"Notification {self.pk} ({self.state})"
+
+class Notification(NotificationFacts, OpenFacts):
+    """One push to one installation, open or ended. It is read from a view, as `NotificationRequest` is."""
+
+    finished_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()
+
+    class Meta:
+        managed = False
+        db_table = "notifications_notification"
+        permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
     @property
     def due_at(self) -> datetime | None:
@@ -330,6 +403,10 @@ class Notification(models.Model):
         return self.next_attempt_at if is_in_time else None
 
 
+# The columns that a notification keeps when it ends, in SQL, but for its state and its report.
+NOTIFICATION: LiteralString = """id, request_id, position, public_key_hash, installation_id, type, route_id,
+    route_generation, queue_id, dedup_key, collapse_id, grade, payload_dropped, is_wake_up, shortened_by, attempt_count,
+    ambiguous_count, created_at, expires_at"""
 _State = Notification.State
 # A notification whose lease was lost may still reach these states, by the result of an earlier attempt.
 _BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
@@ -360,7 +437,7 @@ class Attempt(models.Model):
 
     # The notification may be gone: an attempt stays until its own day is dropped.
     notification = models.ForeignKey(
-        Notification, on_delete=models.CASCADE, related_name="attempts", db_index=False, db_constraint=False
+        Notification, on_delete=models.DO_NOTHING, related_name="attempts", db_index=False, db_constraint=False
     )
     number = models.PositiveIntegerField()
     gateway = models.TextField()

@@ -6,11 +6,11 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, HAS_ENDED, RECENT, WRITTEN_ONCE, DayTable
+from kit.db.partitions import DAY, RECENT, WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
 
-REQUESTS = DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)
-NOTIFICATIONS = DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)
+REQUESTS = DayTable("notifications_answeredrequest", "ended_on", storage=WRITTEN_ONCE)
+NOTIFICATIONS = DayTable("notifications_endednotification", "ended_on", storage=WRITTEN_ONCE)
 ATTEMPTS = DayTable("notifications_attempt", "started_at")
 DECIDED = DayTable("notifications_decidedatonce", "decided_on", storage=WRITTEN_ONCE)
 REFUSED = DayTable("notifications_refusedrequest", "received_at", storage=WRITTEN_ONCE)
@@ -18,9 +18,7 @@ BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED, REFUSED)
 
 # Ids are given out in the order of time, and each partition has an index of them.
 _OLDEST: LiteralString = "SELECT created_at FROM notifications_notification ORDER BY id LIMIT 1"
-_OLDEST_ENDED: LiteralString = (
-    f"SELECT created_at FROM notifications_notification WHERE {HAS_ENDED} ORDER BY id LIMIT 1"
-)
+_OLDEST_ENDED: LiteralString = "SELECT created_at FROM notifications_endednotification ORDER BY id LIMIT 1"
 
 
 def _purge_old(table: LiteralString, column: LiteralString) -> LiteralString:

@@ -19,7 +19,7 @@ from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from tests.rig.delivering import Process
-from tests.rig.rows import make_envelope, make_notification, make_reply, make_request
+from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request
 from tests.rig.statements import generic_plan
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
@@ -28,7 +28,8 @@ STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
 TRUE_OF_ALL = re.compile(r"\((?:ended_on|queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
 # parts of other statements
 PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
-SCAN = re.compile(r"\bScan .*on \w+_under_way\b")
+WORK = r"\b(?:\w+_under_way|notifications_open\w+)\b"
+SCAN = re.compile(rf"\bScan .*on {WORK}")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -42,17 +43,16 @@ def _statements() -> Iterator[tuple[str, str]]:
 
 def _in(module: str) -> Iterator[tuple[str, str]]:
     for name, value in vars(importlib.import_module(module)).items():
-        if isinstance(value, str) and STATEMENT.match(value) and ("_under_way" in value or IS_UNDER_WAY in value):
+        if isinstance(value, str) and STATEMENT.match(value) and (re.search(WORK, value) or IS_UNDER_WAY in value):
             yield f"{module}.{name}", value
 
 
 STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
 # Statements that also read ended rows: keys of three days, or all notifications of one request.
 OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
-OF_DAYS |= {"notifications.delivery.settling._LOCK_NOTIFICATIONS"}
 WRITING = [name for name, sql in STATEMENTS.items() if re.search(r"\b(?:UPDATE notif|UPDATE waku|DELETE FROM)", sql)]
 A_DAY = re.compile(
-    r" on (?:notifications_notification|notifications_notificationrequest|waku_bridge_\w+)_(?:default|d\d{8})\b"
+    r" on (?:notifications_endednotification|notifications_answeredrequest|waku_bridge_\w+)_(?:default|d\d{8})\b"
 )
 
 
@@ -70,16 +70,16 @@ def plans(
 def _count_nothing(rows: Sequence[Callable[[], Model]]) -> None:
     """Make rows, delete them, and have PostgreSQL count what is left."""
     for model in {type(make()) for make in rows}:
-        model._default_manager.all().delete()
+        delete_all(model)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE '%\\_under\\_way' AND relkind = 'r'")
+        cursor.execute("SELECT relname FROM pg_class WHERE relname ~ %s AND relkind = 'r'", [WORK.replace(r"\b", "")])
         for (table,) in cursor.fetchall():
             cursor.execute(f"ANALYZE {table}")
     fetch(f"SELECT {set_all(BATCH_WORKER)}")
 
 
 def _scans(plan: str) -> list[tuple[str, str, str]]:
-    """Return the scans of `_under_way` partitions, each with the two plan lines before it and the one after it."""
+    """Return the scans of tables of open rows, each with the two plan lines before it and the one after it."""
     lines = ["", "", *plan.splitlines(), ""]
     return [
         (f"{lines[number - 2]}\n{lines[number - 1]}\n", line, lines[number + 1])
@@ -116,7 +116,7 @@ def test_statements_of_the_queues_plan_the_under_way_partition_and_no_day(plans:
 
 @pytest.mark.django_db
 def test_waiting_rows_are_read_from_the_under_way_partition_alone() -> None:
-    waits = [step.waits for step in Process().worker._steps if "_under_way" in step.waits]
+    waits = [step.waits for step in Process().worker._steps if re.search(WORK, step.waits)]
     assert len(waits) >= 6
     for sql in waits:
         plan = generic_plan(f"SELECT EXISTS ({sql})")

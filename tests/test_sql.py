@@ -48,6 +48,7 @@ PUT_TOGETHER = {
     "waku_bridge/inbound/inbound.py": "names of the model's columns",
     "xmpp_bridge/component/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",
+    "notifications/rules/transitions.py": "the conditions of a statement that ends notifications",
     "registrations/registering/pairs.py": "SQL that Django has compiled",
     "registrations/upkeep/retention.py": "the names of tables that are walked",
     "registrations/upkeep/rotation.py": "names of the models' columns",
@@ -124,6 +125,12 @@ def test_the_search_finds_the_sql_of_the_server() -> None:
 def test_no_app_writes_the_table_of_another() -> None:
     foreign = [(sql, table) for sql in statements() for table in named_in(sql) if app_of(table) != sql.app]
     assert [(s.module, t) for s, t in foreign if re.search(WRITES.format(t), s.text)] == []
+
+
+def test_nothing_writes_a_view() -> None:
+    views = [name for name, model in tables().items() if not model._meta.managed]
+    assert views
+    assert [s.module for s in statements() for view in views if re.search(WRITES.format(view), s.text)] == []
 
 
 def test_a_module_that_reads_the_table_of_another_app_imports_its_model() -> None:

@@ -14,14 +14,14 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from kit.db.statements import fetch, write
+from kit.db.statements import fetch, table, write
 from kit.metrics.batches import count
 from kit.tracing.spans import Role, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
-from notifications.models import Notification
+from notifications.models import OpenNotification
 from notifications.queues.admission import own_admission
 from notifications.queues.queues import WAITS
 from registrations.models import Route
@@ -168,8 +168,8 @@ _FIND_DEVICES = f"""
                max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
         FROM (
             SELECT id, grade, message IS NULL AND NOT payload_dropped
-                AND state <> '{Notification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
-            FROM notifications_notification_under_way
+                AND state <> '{OpenNotification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
+            FROM {table(OpenNotification)}
             WHERE route_id = route.id AND {WAITS} AND grade <> ''
         ) AS n
     ) AS wake ON TRUE

@@ -23,7 +23,7 @@ from waku_bridge.node import to_json
 TIMEOUT_SECONDS = 240.0
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"
 OPEN = """
-    SELECT (SELECT count(*) FROM notifications_notification_under_way)
+    SELECT (SELECT count(*) FROM notifications_opennotification)
          + (SELECT count(*) FROM waku_bridge_inboundenvelope_under_way WHERE state IN ('received', 'postponed'))
          + (SELECT count(*) FROM waku_bridge_outboundreply_under_way WHERE state = 'pending')
 """

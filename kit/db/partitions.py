@@ -57,7 +57,6 @@ UNDER_WAY = date.max
 # and this condition, with which PostgreSQL plans for that partition only. It is no equality: without statistics,
 # PostgreSQL would assume that equal values are rare, and look for them instead of for the keys.
 IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
-HAS_ENDED: LiteralString = "ended_on < '9999-12-31'"
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
@@ -292,6 +291,7 @@ _INDEXES: LiteralString = """
     SELECT pg_get_indexdef(indexrelid) FROM pg_index
     WHERE indrelid = %s::regclass AND NOT indisprimary AND NOT indisunique
 """
+_INDEX_NAMES: LiteralString = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass"
 _PRIMARY_KEY: LiteralString = """
     SELECT attname, pg_get_serial_sequence(%(name)s, attname) FROM pg_index
     JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
@@ -361,6 +361,45 @@ class PartitionByDay(Operation):
             f"CREATE SEQUENCE {sequence} START {first} OWNED BY {name}.{pk}",
             f"ALTER TABLE {name} ALTER {pk} SET DEFAULT nextval('{sequence}')",
         )
+
+
+class SplitOpenRows(Operation):
+    """A migration that makes the partition of rows under way a table of its own, and its siblings the history by day.
+
+    No row is copied. The open table keeps no index, and the caller makes those that it needs.
+    """
+
+    reversible = False
+
+    def __init__(self, table: LiteralString, open_table: LiteralString, history: LiteralString) -> None:
+        self.table, self.open_table, self.history = table, open_table, history
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Change nothing, because the migration names its models itself."""
+
+    def describe(self) -> str:
+        return f"Split {self.table} into open rows and history"
+
+    def database_forwards(
+        self, _app_label: str, schema_editor: BaseDatabaseSchemaEditor, _from_state: Any, _to_state: Any
+    ) -> None:
+        """Detach the partition of rows under way, and rename what remains."""
+        for sql in self._statements():
+            schema_editor.execute(sql)
+
+    def _statements(self) -> Iterator[str]:
+        name, open_table = self.table, self.open_table
+        yield f"ALTER TABLE {name} DETACH PARTITION {name}_under_way"
+        yield f"ALTER TABLE {name}_under_way RENAME TO {open_table}"
+        yield f"ALTER TABLE {open_table} DROP COLUMN ended_on"  # and with it the keys and the checks
+        for (index,) in fetch(_INDEX_NAMES, [open_table]):
+            yield f"DROP INDEX {index}"
+        yield f"ALTER TABLE {open_table} ADD PRIMARY KEY (id)"
+        yield f"ALTER SEQUENCE {name}_id_seq OWNED BY {open_table}.id"
+        yield f"ALTER SEQUENCE {name}_id_seq RENAME TO {open_table}_id_seq"
+        for (partition,) in fetch(_PARTITIONS, [name]):
+            yield f"ALTER TABLE {partition} RENAME TO {partition.replace(name, self.history, 1)}"
+        yield f"ALTER TABLE {name} RENAME TO {self.history}"
 
 
 def first_day(received: Iterable[datetime]) -> date:

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Bucket, own_buckets
-from kit.db.partitions import UNDER_WAY, day_of, first_day
+from kit.db.partitions import first_day
 from kit.db.statements import Statement, fetch_each
 from kit.metrics.batches import count
 from notifications import metrics
@@ -50,12 +50,12 @@ from notifications.messages import (
     ReportError,
     channel_key,
 )
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Notification
 from notifications.queues import queues
 from notifications.queues.admission import own_admission
 from notifications.queues.claim import NOTED_FOR, Claim, open_address
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
-from notifications.queues.queues import OF_A_ROUTE, Queues
+from notifications.queues.queues import Queues
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.rules.reports import Decided, errors_of, load_errors, pack, pack_names, repeat_reports
@@ -281,8 +281,7 @@ def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
 
     Notifications that ended keep the id of the removed route.
     """
-    if route_ids:
-        end(Notification.objects.filter(route__in=route_ids), State.WITHDRAWN, now=now)
+    end(route_ids, State.WITHDRAWN, now=now, by="route_id")
 
 
 # What is stored already -----------------------------------------------------------------------------------------------
@@ -313,8 +312,8 @@ _FIND_ADDRESSEES = f"""
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
            route.is_proven,
            (SELECT count(*) FROM (
-               SELECT FROM notifications_notification_under_way AS n
-               WHERE n.route_id = route.id AND n.{OF_A_ROUTE} AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
+               SELECT FROM notifications_opennotification AS n
+               WHERE n.route_id = route.id AND n.state IN ('{State.PENDING}', '{State.RETRYING}')
                LIMIT %(max_waiting)s
            ) AS waiting)
     FROM unnest(%(hashes)b::bytea[], %(installations)b::text[]) AS wanted (public_key_hash, installation_id)
@@ -552,7 +551,7 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
 
 
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
-    incoming, is_answered, states = request.incoming, request.is_answered, NotificationRequest.State
+    incoming, is_answered = request.incoming, request.is_answered
     is_named = bool(request.decided) and not is_answered
     return NewRequest(
         request_key=incoming.request_key,
@@ -560,9 +559,7 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         reply_address=None if is_answered else incoming.reply_address,
         sender_digest=request.sender_digest,
         message_id=incoming.request.message_id,
-        state=(states.ANSWERED if is_answered else states.WAITING).value,
         answered_at=now if is_answered else None,
-        ended_on=day_of(now) if is_answered else UNDER_WAY,
         decided=_pack(request.decided),
         decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         decided_for=_recipients(request.decided),

@@ -6,39 +6,40 @@ new one exceeds the limit, the oldest is left out, because it would expire first
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import LiteralString
 
-from kit.db.partitions import IS_UNDER_WAY, day_of
+from kit.db.partitions import day_of
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.messages import APART, Effect, PushLimit
 from notifications.metrics import FINISHED
 from notifications.models import Notification
-from notifications.queues.queues import OF_A_ROUTE, OVER
+from notifications.rules.transitions import ending
 
 # Notifications in flight are passed over: a worker is sending them.
-_LEAVE_OUT_OLDEST = f"""
-    WITH ranked AS (
-        SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
-        FROM notifications_notification_under_way WHERE route_id = ANY (%(routes)b::bigint[])
-            AND {OF_A_ROUTE} AND state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
-    ), locked AS (
-        SELECT id FROM notifications_notification_under_way
-        WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(limit)s))
-        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE notifications_notification AS n
-    SET state = '{Notification.State.COALESCED}', report = coalesce(n.report, '{Notification.Reports.SUCCESS}'),
-        {OVER}
-    WHERE n.id = ANY (ARRAY(SELECT id FROM locked)) AND {IS_UNDER_WAY}
-        AND n.state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')
-    RETURNING n.public_key_hash, n.installation_id
-"""
+_MAY_BE_LEFT_OUT: LiteralString = f"state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')"
+_LEAVE_OUT_OLDEST: LiteralString = ending(
+    f"n.id = ANY (ARRAY(SELECT id FROM locked)) AND {_MAY_BE_LEFT_OUT}",
+    f"'{Notification.State.COALESCED}'",
+    report=f"coalesce(report, '{Notification.Reports.SUCCESS}')",
+    first=f"""
+        ranked AS (
+            SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
+            FROM notifications_opennotification WHERE route_id = ANY (%(routes)b::bigint[]) AND {_MAY_BE_LEFT_OUT}
+        ), locked AS (
+            SELECT id FROM notifications_opennotification
+            WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(limit)s))
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        ),
+    """,
+    returning="public_key_hash, installation_id",
+)
 
 
 _FIND_WAKE_UPS = f"""
-    SELECT route_id, type FROM notifications_notification_under_way
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{Notification.State.PENDING}'
+    SELECT route_id, type FROM notifications_opennotification
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}'
         AND is_wake_up AND expires_at > %(still_at)s
 """
 

@@ -5,7 +5,7 @@
     a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
 
 Two keys identify a repeat. The key of a request has a row of its own in `RequestDigest`, for 90 days. The key of a
-notification is unique among the notifications under way. Among those that ended in the last days it is looked up: see
+notification is unique among the open notifications. Among those that ended in the last days it is looked up: see
 `_REFUSE_ENDED`. A request that notifies nobody has no other row than its `RefusedRequest`.
 
 `store_pushes` decides nothing: its pushes are to be delivered, and their sender learns only that they are stored. Their
@@ -16,20 +16,27 @@ PostgreSQL notifies the workers, which send the pushes.
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
 from kit.batches.batch import wake as wake_workers
-from kit.db.partitions import UNDER_WAY, day_of, first_day, with_days
+from kit.db.partitions import day_of, first_day, with_days
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, array_value, fetch, new_ids, table, write, write_rows
 from kit.metrics.batches import count
 from notifications import metrics
 from notifications.messages import Outcome
 from notifications.models import (
+    NOTIFICATION,
+    REQUEST,
+    AnsweredRequest,
+    Attempt,
     DecidedAtOnce,
+    EndedNotification,
     Notification,
     NotificationRequest,
+    OpenNotification,
+    OpenRequest,
     RefusedHour,
     RefusedRequest,
     RequestDigest,
@@ -104,9 +111,7 @@ class NewRequest:
     reply_address: bytes | None
     sender_digest: bytes
     message_id: bytes
-    state: str
     answered_at: datetime | None
-    ended_on: date = UNDER_WAY
     decided: bytes | None = None
     decided_names: bytes | None = None
     decided_for: Sequence[tuple[int, bytes]] = ()
@@ -121,14 +126,19 @@ _STORE = f"""
         INSERT INTO notifications_requestdigest (digest, received_at)
         SELECT digest, %(now)s FROM unnest(%(digests)b::bytea[]) AS new (digest) ORDER BY 1
     ), request AS (
-        INSERT INTO notifications_notificationrequest
-            (id, request_key, source_key, reply_address, sender_digest, message_id, state, answered_at, ended_on,
-             decided, decided_names, bridge, received_at, reply_due_at)
-        SELECT *, %(bridge)s, %(now)s, %(reply_due_at)s
+        SELECT *, %(bridge)s AS bridge, %(now)s::timestamptz AS received_at,
+               %(reply_due_at)s::timestamptz AS reply_due_at
         FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
-                    %(r_state)b::text[], %(r_answered_at)b::timestamptz[], %(r_ended_on)b::date[],
-                    %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
+                    %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
+            AS new (id, request_key, source_key, reply_address, sender_digest, message_id, answered_at, decided,
+                    decided_names)
+    ), open_request AS (
+        INSERT INTO notifications_openrequest ({REQUEST}, reply_address, decided_names)
+        SELECT {REQUEST}, reply_address, decided_names FROM request WHERE answered_at IS NULL
+    ), answered_request AS (
+        INSERT INTO notifications_answeredrequest ({REQUEST}, answered_at, ended_on)
+        SELECT {REQUEST}, answered_at, %(today)s FROM request WHERE answered_at IS NOT NULL
     ), decided AS (
         INSERT INTO notifications_decidedatonce (recipient, request_id, position, decided_on)
         SELECT substr(key_hash, 1, {RECIPIENT_BYTES}), request_id, position, %(today)s
@@ -136,7 +146,7 @@ _STORE = f"""
             AS new (key_hash, request_id, position)
         WHERE (SELECT TRUE FROM {table(Registration)} WHERE public_key_hash = new.key_hash LIMIT 1)
     ), notification AS (
-        INSERT INTO notifications_notification
+        INSERT INTO notifications_opennotification
             (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
              route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
              lease_until, is_wake_up, shortened_by, report, expires_at, unsent_since, payload_dropped, ambiguous_count,
@@ -172,8 +182,8 @@ class Ids(NamedTuple):
 def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
     """Return the statement that takes ids for these numbers of rows. Its one row makes an `Ids`."""
     return new_ids(
-        ("notifications_notificationrequest", requests),
-        ("notifications_notification", notifications),
+        ("notifications_openrequest", requests),
+        ("notifications_opennotification", notifications),
         ("notifications_attempt", attempts),
     )
 
@@ -214,10 +224,11 @@ def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: dateti
 
 
 # Another process may have stored and ended one of these keys since they were looked up. Our keys are in the unique
-# index of rows under way now, so no process can do so any more. The update would move such an ended row back beside
-# ours, which PostgreSQL refuses.
+# index of open rows now, so no process can do so any more. The statement would copy such an ended row beside ours,
+# which PostgreSQL refuses.
 _REFUSE_ENDED: LiteralString = f"""
-    UPDATE notifications_notification SET ended_on = '{UNDER_WAY}'
+    INSERT INTO notifications_opennotification ({NOTIFICATION}, state)
+    SELECT {NOTIFICATION}, '{State.PENDING}' FROM notifications_endednotification
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 
@@ -292,11 +303,12 @@ _FIND_DIGESTS: LiteralString = f"""
 """
 _FIND_KEYS: LiteralString = f"""
     SELECT dedup_key, CASE WHEN {_MAY_HAVE_REACHED_NOBODY} THEN 'epoch' ELSE created_at END, FALSE, NULL
-    FROM notifications_notification"""
+"""
 _FIND_KNOWN: LiteralString = f"""
     {_FIND_DIGESTS}
-    UNION ALL {_FIND_KEYS}_under_way WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
-    UNION ALL {_FIND_KEYS} WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
+    UNION ALL {_FIND_KEYS} FROM notifications_opennotification WHERE dedup_key = ANY (%(dedup_keys)b::bytea[])
+    UNION ALL {_FIND_KEYS} FROM notifications_endednotification
+    WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 _FIND_REQUESTS: LiteralString = f"""
     SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided
@@ -315,6 +327,20 @@ def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
     digests = [digest_of(bridge, key) for bridge, key in keys]
     for known in (RequestDigest, RefusedRequest):
         known.objects.filter(digest__in=digests).delete()
+
+
+def remove_notifications(notification_ids: Collection[int]) -> None:
+    """Remove notifications with their attempts. The caller has locked the open ones."""
+    Attempt.objects.filter(notification__in=notification_ids).delete()
+    for notifications in (OpenNotification, EndedNotification):
+        notifications.objects.filter(pk__in=notification_ids).delete()
+
+
+def remove_requests(request_ids: Collection[int]) -> None:
+    """Remove requests with their notifications and attempts. The caller has locked the open ones."""
+    remove_notifications(set(Notification.objects.filter(request__in=request_ids).values_list("pk", flat=True)))
+    for requests in (OpenRequest, AnsweredRequest):
+        requests.objects.filter(pk__in=request_ids).delete()
 
 
 def find_known(
@@ -357,15 +383,20 @@ def release_old(dedup_keys: Mapping[bytes, datetime], *, until: datetime, now: d
     old = {key for key, created_at in dedup_keys.items() if created_at <= until}
     if not old:
         return set(dedup_keys)
-    write(with_days(_RELEASE, now), {"keys": list(old), "until": until})
+    for release in (_RELEASE_OPEN, _RELEASE_ENDED):  # in this order, as open ones may end meanwhile
+        write(with_days(release, now), {"keys": list(old), "until": until})
     kept = {key for (key,) in fetch(with_days(_FIND_IN_USE, now), {"keys": list(old)})}
     return dedup_keys.keys() - old | kept
 
 
 # Another worker may have released a key and stored another notification under it meanwhile. That notification keeps it.
-_RELEASE: LiteralString = f"""
-    UPDATE notifications_notification AS notification SET dedup_key = NULL
-    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}') AND (
+_RELEASE_OPEN: LiteralString = """
+    UPDATE notifications_opennotification SET dedup_key = NULL
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND created_at <= %(until)s
+"""
+_RELEASE_ENDED: LiteralString = f"""
+    UPDATE notifications_endednotification AS notification SET dedup_key = NULL
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}) AND (
         created_at <= %(until)s OR state = '{State.UNCONFIRMED}' OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
             SELECT FROM notifications_attempt
             WHERE notification_id = notification.id AND outcome = '{Outcome.AMBIGUOUS}'
@@ -373,9 +404,10 @@ _RELEASE: LiteralString = f"""
         )
     )
 """
-_FIND_IN_USE: LiteralString = f"""
-    SELECT dedup_key FROM notifications_notification
-    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}, '{UNDER_WAY}')
+_FIND_IN_USE: LiteralString = """
+    SELECT dedup_key FROM notifications_opennotification WHERE dedup_key = ANY (%(keys)b::bytea[])
+    UNION ALL SELECT dedup_key FROM notifications_endednotification
+    WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({days})
 """
 
 
@@ -428,16 +460,14 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
         reply_address=None,
         sender_digest=keyring().digest(Purpose.SENDER, sender),
         message_id=b"",
-        state=NotificationRequest.State.ANSWERED.value,
         answered_at=now,
-        ended_on=day_of(now),
         notifications=[notification],
     )
 
 
 _EXPIRY: LiteralString = array_value("%(ids)b::bigint[]", "n.id", "expiries", "timestamptz")
 _PROLONG: LiteralString = f"""
-    UPDATE notifications_notification_under_way AS n SET expires_at = {_EXPIRY}
+    UPDATE notifications_opennotification AS n SET expires_at = {_EXPIRY}
     WHERE n.id = ANY (%(ids)b::bigint[]) AND n.expires_at < {_EXPIRY} AND {WAITS}
 """
 

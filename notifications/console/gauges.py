@@ -2,7 +2,7 @@
 
 from kit.batches.marks import since
 from kit.metrics.kinds import StoredGauge
-from notifications.models import Halt, Notification, NotificationRequest
+from notifications.models import Halt, Notification
 from notifications.queues.queues import OPEN_QUEUES, QUEUED, UNSORTED
 from registrations.token_types import sql_platform
 
@@ -17,12 +17,12 @@ OPEN = StoredGauge(
         WITH due AS (
             SELECT waiting.state FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
             CROSS JOIN LATERAL (
-                SELECT state FROM notifications_notification_under_way
+                SELECT state FROM notifications_opennotification
                 WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= {since("Due")}
                 ORDER BY next_attempt_at LIMIT 100000
             ) AS waiting LIMIT 100000
         ), leased AS (
-            SELECT state FROM notifications_notification_under_way WHERE state = '{State.IN_FLIGHT}'
+            SELECT state FROM notifications_opennotification WHERE state = '{State.IN_FLIGHT}'
                 AND lease_until >= {since("Lost")} ORDER BY lease_until LIMIT 100000
         )
         SELECT known.state, count(open.state)
@@ -52,7 +52,7 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-            SELECT next_attempt_at AS at FROM notifications_notification_under_way
+            SELECT next_attempt_at AS at FROM notifications_opennotification
             WHERE queue_id = open.id AND {QUEUED} AND next_attempt_at >= {since("Due")}
             ORDER BY next_attempt_at LIMIT 1
         ) AS head
@@ -64,8 +64,7 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
     "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
-            SELECT reply_due_at FROM notifications_notificationrequest_under_way
-            WHERE state = '{NotificationRequest.State.WAITING}' AND reply_due_at >= {since("Overdue")}
+            SELECT reply_due_at FROM notifications_openrequest WHERE reply_due_at >= {since("Overdue")}
             ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,

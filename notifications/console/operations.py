@@ -6,7 +6,7 @@ from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from kit.figures import counted
 from notifications.console import operator_actions
-from notifications.models import Notification
+from notifications.models import Notification, OpenNotification
 from notifications.rules.transitions import DUE
 from registrations.models import Registration, Route
 
@@ -27,7 +27,7 @@ class DisableRegistration(Operation):
 
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
         active = Route.objects.filter(registration__in=rows, state=State.ACTIVE)
-        waiting = Notification.objects.filter(route__in=active, state__in=DUE)
+        waiting = OpenNotification.objects.filter(route__in=active, state__in=DUE)
         yield f"Registrations with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
         yield f"Notifications that wait for it and are withdrawn: {waiting.count()}."
         yield "Senders are told that nobody is registered."

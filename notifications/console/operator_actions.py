@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 import structlog
 from django.db import transaction
 
-from kit.db.partitions import UNDER_WAY
-from notifications.models import Notification
+from notifications.models import Notification, OpenNotification
 from notifications.queues.disabling import BY_OPERATOR, record_events
 from notifications.rules.transitions import DUE, end
 from registrations.models import RegistrationEvent, Route
@@ -31,7 +30,7 @@ def disable_routes(route_ids: Collection[int], *, now: datetime) -> int:
     """
     ids = _lock(route_ids, Route.State.ACTIVE)
     Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=BY_OPERATOR, disabled_at=now)
-    withdrawn = end(Notification.objects.filter(route__in=ids), State.WITHDRAWN, now=now)
+    withdrawn = end(ids, State.WITHDRAWN, now=now, by="route_id")
     log.info("routes_disabled_on_demand", count=len(ids), withdrawn=withdrawn)
     return len(ids)
 
@@ -61,10 +60,10 @@ def try_now(notification_ids: Collection[int], *, now: datetime) -> int:
     """Make these notifications due now, and return how many. Workers take them up within seconds, if their channel
     runs.
     """
-    waiting = Notification.objects.filter(pk__in=notification_ids, state__in=DUE, ended_on=UNDER_WAY)
+    waiting = OpenNotification.objects.filter(pk__in=notification_ids, state__in=DUE)
     return waiting.filter(next_attempt_at__gt=now + A_MOMENT).update(next_attempt_at=now)
 
 
 def drop(notification_ids: Collection[int], *, now: datetime) -> int:
     """Withdraw these notifications, and return how many. What a worker is sending already is left to it."""
-    return end(Notification.objects.filter(pk__in=notification_ids), State.WITHDRAWN, now=now)
+    return end(notification_ids, State.WITHDRAWN, now=now)

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import IS_UNDER_WAY, day_of
+from kit.db.partitions import day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
@@ -27,7 +27,7 @@ from notifications.models import Notification
 from notifications.queues import breakers, disabling, halts, queues
 from notifications.queues.claim import Claim, Done
 from notifications.queues.concurrency import TRIED_FOR, Reach
-from notifications.queues.queues import OF_A_ROUTE, OVER, Queues
+from notifications.queues.queues import Queues
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,
     UNPROVEN_FAILURES,
@@ -44,6 +44,7 @@ from notifications.rules.policy import (
     unproven_retry_at,
 )
 from notifications.rules.reports import REPORTS
+from notifications.rules.transitions import ending
 from registrations.routes import routes
 from registrations.token_types import platform_of
 
@@ -223,8 +224,8 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
 
 
 _BRING_FORWARD = f"""
-    UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND {OF_A_ROUTE} AND state = '{State.RETRYING}'
+    UPDATE notifications_opennotification SET next_attempt_at = %(now)s
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}'
         AND attempt_count > 0 AND next_attempt_at > %(now)s
 """
 
@@ -335,15 +336,13 @@ def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: 
 # A notification that another attempt ended meanwhile stays as it is.
 _of = partial(array_value, _IDS, "n.id")
 _HELD = f"""{unindexed("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}"""
-_FINISH = f"""
-    UPDATE notifications_notification AS n
-    SET state = {_of("states", "text")}, report = coalesce(n.report, {_of("reports", "text")}),
-        unsent_since = NULL, {OVER}
-    WHERE n.id = ANY ({_IDS}) AND {IS_UNDER_WAY} AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
-        AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
-        AND (NOT {_of("given_up", "boolean")} OR {_HELD})
-    RETURNING n.state
-"""
+_FINISH: LiteralString = ending(
+    f"""n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
+            AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
+            AND (NOT {_of("given_up", "boolean")} OR {_HELD})""",
+    _of("states", "text"),
+    report=f"coalesce(n.report, {_of('reports', 'text')})",
+)
 
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
@@ -354,7 +353,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
 
 
 _SCHEDULE = f"""
-    UPDATE notifications_notification_under_way AS n
+    UPDATE notifications_opennotification AS n
     SET state = {_of("states", "text")}, ambiguous_count = {_of("ambiguous", "smallint")},
         next_attempt_at = {_of("next_at", "timestamptz")}, lease_until = NULL,
         unsent_since = CASE WHEN NOT {_of("begun", "boolean")} THEN n.unsent_since END,
@@ -410,31 +409,31 @@ _IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
 _FIRST: LiteralString = "ORDER BY lease_until, id"  # its index has this order; that of ids would read everything
 _TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST}
+        SELECT id FROM notifications_opennotification WHERE {_IS_LOST}
         {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ), completed AS (
         UPDATE notifications_attempt AS attempt SET outcome = '{Outcome.AMBIGUOUS}', code = %(code)s, ended_at = %(now)s
         WHERE attempt.notification_id = ANY (ARRAY(SELECT id FROM lost)) AND attempt.outcome IS NULL
             AND attempt.started_at >= %(since)s
     )
-    UPDATE notifications_notification_under_way AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
+    UPDATE notifications_opennotification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         ambiguous_count = n.ambiguous_count + 1, lease_until = NULL
     WHERE n.id = ANY (ARRAY(SELECT id FROM lost))
     RETURNING n.id
 """
 _POSTPONE_FIRST_LOST = f"""
-    UPDATE notifications_notification_under_way SET lease_until = %(later)s
+    UPDATE notifications_opennotification SET lease_until = %(later)s
     WHERE id = (
-        SELECT id FROM notifications_notification_under_way WHERE {_IS_LOST} {_FIRST} LIMIT 1 FOR UPDATE SKIP LOCKED
+        SELECT id FROM notifications_opennotification WHERE {_IS_LOST} {_FIRST} LIMIT 1 FOR UPDATE SKIP LOCKED
     )
 """
 _FIRST_LOST = f"""
     SELECT min(created_at) FROM (
-        SELECT created_at FROM notifications_notification_under_way WHERE {_IS_LOST} OFFSET 0
+        SELECT created_at FROM notifications_opennotification WHERE {_IS_LOST} OFFSET 0
     ) AS lost
 """
-LOST: LiteralString = f"SELECT FROM notifications_notification_under_way WHERE {_IS_LOST}"
-OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_notification_under_way WHERE {_LEASED}"
+LOST: LiteralString = f"SELECT FROM notifications_opennotification WHERE {_IS_LOST}"
+OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_opennotification WHERE {_LEASED}"
 
 
 def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:

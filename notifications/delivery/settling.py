@@ -10,17 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from heapq import heappop, heappush
+from itertools import chain
 from typing import LiteralString, NamedTuple
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import IS_UNDER_WAY, UNDER_WAY, day_of, first_day
-from kit.db.statements import array_value, fetch, unindexed, write, write_rows
+from kit.db.partitions import day_of, first_day
+from kit.db.postgresql.base import Written
+from kit.db.statements import array_value, fetch, fetch_each, write_rows
 from kit.metrics.batches import observe
 from notifications.delivery.recording import Recorded
 from notifications.delivery.silence import Silence
 from notifications.messages import Answer, QueueKey, Report
 from notifications.metrics import ANSWER_SECONDS
-from notifications.models import Notification, NotificationRequest
+from notifications.models import REQUEST, Notification
 from notifications.rules.deadlines import IS_OVERDUE
 from notifications.rules.policy import report_error
 from notifications.rules.reports import REPORTS, report_of, unpack_reports
@@ -28,15 +30,10 @@ from notifications.rules.transitions import DUE
 from registrations.models import Route
 
 State = Notification.State
-_WAITS: LiteralString = f"state = '{NotificationRequest.State.WAITING}'"
-_WAITS_BY_KEY: LiteralString = f"{unindexed('state')} = '{NotificationRequest.State.WAITING}'"
-_WAITS_SINCE: LiteralString = f"{_WAITS} AND reply_due_at >= %(nothing_before)s"
-OVERDUE = f"""
-    SELECT FROM notifications_notificationrequest_under_way
-    WHERE {_WAITS_SINCE} AND {IS_OVERDUE}
-"""
-OLDEST_REPLY_DUE: LiteralString = f"""
-    SELECT min(reply_due_at) FROM notifications_notificationrequest_under_way WHERE {_WAITS_SINCE}
+_IS_OVERDUE: LiteralString = f"reply_due_at >= %(nothing_before)s AND {IS_OVERDUE}"
+OVERDUE: LiteralString = f"SELECT FROM notifications_openrequest WHERE {_IS_OVERDUE}"
+OLDEST_REPLY_DUE: LiteralString = """
+    SELECT min(reply_due_at) FROM notifications_openrequest WHERE reply_due_at >= %(nothing_before)s
 """
 
 
@@ -145,31 +142,30 @@ class WaitingRequests:
             self._ready.pop(request_id, None)
 
 
-_ANSWERED: LiteralString = f"""
-    UPDATE notifications_notificationrequest AS request
-    SET state = '{NotificationRequest.State.ANSWERED}', answered_at = %(now)s, ended_on = %(today)s,
-        reply_address = NULL, decided_names = NULL
-"""
-_ANSWER: LiteralString = f"""
-    {_ANSWERED} WHERE id = ANY (%(ids)b::bigint[]) AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
-"""
 # By id and source key: see `recording` on ids after a fail-over.
-_ANSWER_OURS: LiteralString = f"""
-    {_ANSWERED} WHERE request.id = ANY (%(ids)b::bigint[])
-        AND request.source_key = {array_value("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
-        AND {IS_UNDER_WAY} AND {_WAITS_BY_KEY}
-    RETURNING request.id
+_ANSWER: LiteralString = f"""
+    WITH answered AS (
+        DELETE FROM notifications_openrequest AS request WHERE request.id = ANY (%(ids)b::bigint[])
+            AND request.source_key = {array_value("%(ids)b::bigint[]", "request.id", "keys", "bytea")}
+        RETURNING *
+    )
+    INSERT INTO notifications_answeredrequest ({REQUEST}, answered_at, ended_on)
+    SELECT {REQUEST}, %(now)s, %(today)s FROM answered RETURNING id
 """
 
 
 def answer_ended(requests: Sequence[WaitingRequest], *, now: datetime) -> list[Answer]:
     """Answer requests whose notifications have all ended. Their reports were fixed with the ends."""
-    keys = [(request.request_id, request.source_key) for request in requests]
-    written = write_rows(_ANSWER_OURS, ("ids", "keys"), keys, now=now, today=day_of(now))
+    written = _close([(request.request_id, request.source_key) for request in requests], now=now)
     answered = {request_id for each in written for (request_id,) in each.rows()}
     ours = [request for request in requests if request.request_id in answered]
     _measure(ours, now=now)
     return [request.answer() for request in ours]
+
+
+def _close(requests: Iterable[tuple[int, bytes]], *, now: datetime) -> list[Written]:
+    """Move requests, given by id and source key, to those that are answered. The rows are the ids of open ones."""
+    return write_rows(_ANSWER, ("ids", "keys"), requests, now=now, today=day_of(now))
 
 
 def _measure(answered: Sequence["WaitingRequest | Stored"], *, now: datetime) -> None:
@@ -205,33 +201,29 @@ class StoredNotification(NamedTuple):
     is_route_disabled: bool
 
 
-_LOCK_WAITING = f"""
+_LOCK_WAITING: LiteralString = """
     SELECT id, bridge, source_key, reply_address, message_id, received_at, reply_due_at, decided, decided_names
-    FROM notifications_notificationrequest_under_way WHERE id = ANY (%(ids)b::bigint[]) AND {_WAITS_BY_KEY}
+    FROM notifications_openrequest WHERE id = ANY (%(ids)b::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
-_NOTIFICATION: LiteralString = f"""
+_SELECT: LiteralString = f"""
     SELECT id, request_id, position, public_key_hash, installation_id, state, attempt_count, report,
            EXISTS (SELECT FROM registrations_route WHERE id = n.route_id AND state = '{Route.State.DISABLED}')
 """
-_IN_ORDER: LiteralString = "ORDER BY request_id, position FOR NO KEY UPDATE OF n"
-# The rows under way are found by their request alone, so that PostgreSQL does not choose the index of a day instead.
-_LOCK_NOTIFICATIONS = f"""
-    WITH open AS (
-        {_NOTIFICATION} FROM notifications_notification_under_way AS n
-        WHERE request_id = ANY (%(ids)b::bigint[]) {_IN_ORDER}
-    ), ended AS (
-        {_NOTIFICATION} FROM notifications_notification AS n
-        WHERE request_id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s AND ended_on < '{UNDER_WAY}' {_IN_ORDER}
-    )
-    TABLE open UNION ALL TABLE ended
+_LOCK_OPEN: LiteralString = f"""
+    {_SELECT} FROM notifications_opennotification AS n WHERE request_id = ANY (%(ids)b::bigint[])
+    ORDER BY request_id, position FOR NO KEY UPDATE OF n
+"""
+_FIND_ENDED: LiteralString = f"""
+    {_SELECT} FROM notifications_endednotification AS n
+    WHERE request_id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
 """
 _REPORT: LiteralString = array_value("%(ids)b::bigint[]", "n.id", "reports", "text")
 _FIX_OPEN = f"""
-    UPDATE notifications_notification_under_way AS n SET report = {_REPORT} WHERE n.id = ANY (%(ids)b::bigint[])
+    UPDATE notifications_opennotification AS n SET report = {_REPORT} WHERE n.id = ANY (%(ids)b::bigint[])
 """
 _FIX_ENDED = f"""
-    UPDATE notifications_notification AS n SET report = {_REPORT}
+    UPDATE notifications_endednotification AS n SET report = {_REPORT}
     WHERE n.id = ANY (%(ids)b::bigint[]) AND ended_on >= %(since)s
 """
 
@@ -246,7 +238,9 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
         return []
     by_request: defaultdict[int, list[StoredNotification]] = defaultdict(list)
     since = first_day(request.received_at for request in waiting)
-    for row in fetch(_LOCK_NOTIFICATIONS, {"ids": [request.id for request in waiting], "since": since}):
+    keys = {"ids": [request.id for request in waiting], "since": since}
+    # In this order: what ended while its lock was waited for is found by the second statement.
+    for row in chain.from_iterable(fetch_each((_LOCK_OPEN, keys), (_FIND_ENDED, keys))):
         notification = StoredNotification._make(row)
         by_request[notification.request_id].append(notification)
     settled = [
@@ -255,7 +249,7 @@ def settle(request_ids: Iterable[int], *, now: datetime) -> list[Answer]:
         if request.reply_due_at <= now or not any(map(_is_untried, by_request[request.id]))
     ]
     reports = _fix_reports([n for request in settled for n in by_request[request.id]], since)
-    write(_ANSWER, {"now": now, "today": day_of(now), "ids": [request.id for request in settled]})
+    _close([(request.id, request.source_key) for request in settled], now=now)
     _measure(settled, now=now)
     return [_answer(request, {n.position: reports[n.id] for n in by_request[request.id]}) for request in settled]
 
@@ -288,18 +282,16 @@ def _answer(request: Stored, reports: dict[int, Report]) -> Answer:
     return Answer(request.bridge, request.source_key, request.reply_address or b"", request.message_id, in_order)
 
 
-_OVERDUE_IDS = f"""
-    SELECT id FROM notifications_notificationrequest_under_way
-    WHERE {_WAITS_SINCE} AND {IS_OVERDUE} ORDER BY reply_due_at LIMIT %(limit)s
+_OVERDUE: LiteralString = f"""
+    SELECT id, source_key FROM notifications_openrequest WHERE {_IS_OVERDUE} ORDER BY reply_due_at LIMIT %(limit)s
 """
 
 
-def overdue_request_ids(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> list[int]:
-    """Return the requests that their worker did not answer in time, because it died or hangs."""
-    values = {"now": now, "limit": limit, "nothing_before": nothing_before}
-    return [request_id for (request_id,) in fetch(_OVERDUE_IDS, values)]
+def overdue_requests(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> dict[int, bytes]:
+    """Return the requests, by id with their source keys, that their worker did not answer in time."""
+    return dict(fetch(_OVERDUE, {"now": now, "limit": limit, "nothing_before": nothing_before}))
 
 
-def give_up(request_ids: Iterable[int], *, now: datetime) -> None:
-    """Close requests that cannot be answered, without an answer."""
-    write(_ANSWER, {"now": now, "today": day_of(now), "ids": list(request_ids)})
+def give_up_first(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
+    """Close the overdue request that cannot be answered, without an answer."""
+    _close(overdue_requests(limit=1, now=now, nothing_before=nothing_before).items(), now=now)

@@ -380,12 +380,11 @@ class Overdue(Step):
 
     def work(self, batch: Batch) -> Work[None]:
         times = {"now": batch.now, "nothing_before": batch.nothing_before}
-        ids = settling.overdue_request_ids(limit=batch.limit, **times)
+        ids = settling.overdue_requests(limit=batch.limit, **times)
         batches.count(LEFT_BEHIND, {("requests",): len(ids)})
         return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Close the request without an answer. The sender repeats it."""
         super().quarantine(error, batch)
-        times = {"now": batch.now, "nothing_before": batch.nothing_before}
-        settling.give_up(settling.overdue_request_ids(limit=1, **times), now=batch.now)
+        settling.give_up_first(now=batch.now, nothing_before=batch.nothing_before)

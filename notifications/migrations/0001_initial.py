@@ -9,8 +9,8 @@ import registrations.token_types
 from django.db import migrations, models
 
 
-from kit.db.partitions import PartitionByDay
-from notifications.retention import ATTEMPTS, NOTIFICATIONS, REQUESTS
+from kit.db.partitions import WRITTEN_ONCE, DayTable, PartitionByDay
+from notifications.retention import ATTEMPTS
 
 
 class Migration(migrations.Migration):
@@ -232,8 +232,8 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', ['pending', 'in_flight', 'retrying', 'ambiguous']), _negated=True), ('ended_on', datetime.date(9999, 12, 31)), _connector='OR'), name='notification_under_way'),
         ),
         PartitionByDay(ATTEMPTS),
-        PartitionByDay(NOTIFICATIONS),
-        PartitionByDay(REQUESTS),
+        PartitionByDay(DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)),
+        PartitionByDay(DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)),
         migrations.AddConstraint(
             model_name='notification',
             constraint=models.UniqueConstraint(condition=models.Q(('dedup_key__isnull', False)), fields=('dedup_key', 'ended_on'), name='one_notification_under_way'),

@@ -114,7 +114,7 @@ _COUNT_WAITING: LiteralString = f"""
     FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
     CROSS JOIN LATERAL (
         SELECT count(*) AS number, max(next_attempt_at) AS last_at FROM (
-            SELECT next_attempt_at FROM notifications_notification_under_way
+            SELECT next_attempt_at FROM notifications_opennotification
             WHERE queue_id = queue.id AND {QUEUED}
                 AND next_attempt_at > coalesce(queue.after, %(nothing_before)s - interval '1 microsecond')
             ORDER BY next_attempt_at LIMIT %(limit)s

@@ -13,11 +13,11 @@ from typing import LiteralString, NamedTuple
 import structlog
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import UNDER_WAY, day_of
+from kit.db.partitions import day_of
 from kit.db.statements import array_value, fetch, write, write_rows
 from kit.tracing.spans import is_on
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
-from notifications.models import Notification
+from notifications.models import Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
@@ -129,7 +129,7 @@ _TAKE_DUE: LiteralString = f"""
         SELECT queue.id, queue.capacity
         FROM unnest(%(queue_ids)b::integer[], %(budgets)b::integer[]) AS queue (id, capacity)
         CROSS JOIN LATERAL (
-            SELECT FROM notifications_notification_under_way
+            SELECT FROM notifications_opennotification
             WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
         ) AS first
         LIMIT %(queues_at_once)s
@@ -142,7 +142,7 @@ _TAKE_DUE: LiteralString = f"""
            route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
            route.is_proven
     FROM head CROSS JOIN LATERAL (
-        SELECT * FROM notifications_notification_under_way WHERE queue_id = head.id AND {DUE}
+        SELECT * FROM notifications_opennotification WHERE queue_id = head.id AND {DUE}
         ORDER BY next_attempt_at LIMIT head.capacity FOR UPDATE SKIP LOCKED
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
@@ -192,7 +192,7 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
         taken = _take_due(_budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before)
         ids = [due.notification_id for due in taken]
     next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    Notification.objects.filter(pk__in=ids, ended_on=UNDER_WAY).update(next_attempt_at=next_attempt_at)
+    OpenNotification.objects.filter(pk__in=ids).update(next_attempt_at=next_attempt_at)
 
 
 def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
@@ -232,8 +232,7 @@ def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Du
 
 
 def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:
-    if over:
-        end(Notification.objects.filter(pk__in=[due.notification_id for due in over]), state, now=now)
+    end([due.notification_id for due in over], state, now=now)
 
 
 class _Sorting:
@@ -299,7 +298,7 @@ class _Sorting:
 
 
 _MOVE = f"""
-    UPDATE notifications_notification_under_way AS n
+    UPDATE notifications_opennotification AS n
     SET queue_id = {array_value("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
     WHERE n.id = ANY (%(ids)b::bigint[])
 """
@@ -369,11 +368,11 @@ def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
 def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
     if notification_ids:
         next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-        move(Notification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
+        move(OpenNotification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
 
 
 _CLAIM = f"""
-    UPDATE notifications_notification_under_way AS n
+    UPDATE notifications_opennotification AS n
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
         next_attempt_at = NULL
     WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}

@@ -96,10 +96,10 @@ def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
 
 # Only pushes that were sent before have pauses, so the rows that wait for their first attempt are not read.
 _BRING_FORWARD = f"""
-    UPDATE notifications_notification_under_way SET next_attempt_at = %(now)s
+    UPDATE notifications_opennotification SET next_attempt_at = %(now)s
     WHERE id = ANY (ARRAY(
         SELECT waiting.id FROM notifications_queue AS queue CROSS JOIN LATERAL (
-            SELECT id FROM notifications_notification_under_way
+            SELECT id FROM notifications_opennotification
             WHERE queue_id = queue.id AND {QUEUED} AND state = '{Notification.State.AMBIGUOUS}'
                 AND next_attempt_at > %(now)s + interval '{SOON_SECONDS} seconds'
             FOR UPDATE SKIP LOCKED

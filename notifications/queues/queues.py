@@ -19,12 +19,13 @@ from typing import LiteralString, NamedTuple
 from django.db.models import QuerySet
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import IS_UNDER_WAY, day_of
+from kit.db.partitions import day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification
 from notifications.rules.deadlines import HAS_EXPIRED
+from notifications.rules.transitions import ending
 
 UNSORTED = 0
 # The last success of an app is written at most this often. No reader needs it more exactly, and every worker writes it.
@@ -34,16 +35,11 @@ DELIVERY_NOTED_EVERY = timedelta(seconds=5)
 State = Notification.State
 # The states of waiting notifications. They are not parameters, so that PostgreSQL recognises the partial indexes.
 WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
-# The assignments of a statement that ends a notification. PostgreSQL moves the row to its day, and the content for the
-# device is removed.
-OVER: LiteralString = """finished_at = %(now)s, ended_on = %(today)s, lease_until = NULL, next_attempt_at = NULL,
-        chat_id = NULL, message = NULL, wake = NULL"""
-# Each of the three indexes of waiting notifications (by queue, by expiry, by route) has a condition that is always
-# true. Only the statements of that index repeat the condition, so PostgreSQL cannot use another index and sort. It
-# would do so while its statistics are from a time with hardly any waiting rows.
+# Both indexes of waiting notifications (by queue, by expiry) have a condition that is always true. Only the statements
+# of that index repeat the condition, so PostgreSQL cannot use another index and sort. It would do so while its
+# statistics are from a time with hardly any waiting rows.
 QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
 EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
-OF_A_ROUTE: LiteralString = "route_id >= 0"
 # The first attempt is due at once, even where this process's clock is up to 5 seconds behind that of the accepting
 # worker. Any other notification is due at its `next_attempt_at`.
 DUE: LiteralString = f"""{QUEUED}
@@ -64,7 +60,7 @@ OPEN_QUEUES: LiteralString = f"""
 # flood.
 IS_DUE: LiteralString = f"""
     SELECT FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-        SELECT FROM notifications_notification_under_way
+        SELECT FROM notifications_opennotification
         WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
@@ -75,7 +71,7 @@ IS_DUE: LiteralString = f"""
 OLDEST_DUE: LiteralString = f"""
     SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
-        SELECT next_attempt_at FROM notifications_notification_under_way
+        SELECT next_attempt_at FROM notifications_opennotification
         WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= %(now)s
         ORDER BY next_attempt_at LIMIT 1
     ) AS first
@@ -270,25 +266,25 @@ def note_delivery(keys: Iterable[QueueKey], known: Queues, *, now: datetime) -> 
         write(_NOTE_DELIVERY, {"ids": stale, "now": now})
 
 
-_CLOSE_EXPIRED = f"""
-    WITH over AS (
-        SELECT id FROM notifications_notification_under_way
-        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
-        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    )
-    UPDATE notifications_notification AS n
-    SET state = CASE WHEN n.ambiguous_count > 0 THEN '{State.UNCONFIRMED}' ELSE '{State.EXPIRED}' END, {OVER}
-    WHERE n.id = ANY (ARRAY(SELECT id FROM over)) AND {IS_UNDER_WAY}
-    RETURNING n.state
-"""
+_CLOSE_EXPIRED: LiteralString = ending(
+    "n.id = ANY (ARRAY(SELECT id FROM expired))",
+    f"CASE WHEN ambiguous_count > 0 THEN '{State.UNCONFIRMED}' ELSE '{State.EXPIRED}' END",
+    first=f"""
+        expired AS (
+            SELECT id FROM notifications_opennotification
+            WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
+            ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ),
+    """,
+)
 EXPIRED: LiteralString = f"""
     SELECT FROM (
-        SELECT expires_at FROM notifications_notification_under_way
+        SELECT expires_at FROM notifications_opennotification
         WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED} ORDER BY expires_at LIMIT 1
     ) AS first
 """
 OLDEST_EXPIRY: LiteralString = f"""
-    SELECT min(expires_at) FROM notifications_notification_under_way
+    SELECT min(expires_at) FROM notifications_opennotification
     WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
 """
 

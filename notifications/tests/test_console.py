@@ -70,15 +70,18 @@ def test_open_notifications_are_those_that_have_not_ended(admin_client: Client, 
     assert bool(rows(admin_client, NOTIFICATIONS, "progress=open")) is not state.is_terminal
 
 
-UNDER_WAY_ALONE = ["notifications_notification_under_way"]
+OPEN_ALONE = ["notifications_opennotification"]
 
 
 @pytest.mark.parametrize(
     ("query", "tables"),
     [
-        *[("progress=open", UNDER_WAY_ALONE), ("progress=stuck", UNDER_WAY_ALONE)],
-        *[(f"state__exact={state}", UNDER_WAY_ALONE) for state in State if not state.is_terminal],
-        ("during=2026-11-20T23:30:00%2B00:00..2026-11-20T23:59:00%2B00:00", ["notifications_notification_d20261120"]),
+        *[("progress=open", OPEN_ALONE), ("progress=stuck", OPEN_ALONE)],
+        *[(f"state__exact={state}", OPEN_ALONE) for state in State if not state.is_terminal],
+        (
+            "during=2026-11-20T23:30:00%2B00:00..2026-11-20T23:59:00%2B00:00",
+            ["notifications_endednotification_d20261120"],
+        ),
     ],
 )
 def test_a_filter_reads_only_the_partitions_that_can_have_its_rows(
@@ -87,7 +90,8 @@ def test_a_filter_reads_only_the_partitions_that_can_have_its_rows(
     """A list of a month reads 30 partitions, of which the index of the list is no help for rows that do not exist."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE TABLE IF NOT EXISTS notifications_notification_d20261120 PARTITION OF notifications_notification"
+            "CREATE TABLE IF NOT EXISTS notifications_endednotification_d20261120"
+            " PARTITION OF notifications_endednotification"
             " FOR VALUES FROM ('2026-11-20') TO ('2026-11-21')"
         )
     with CaptureQueriesContext(connection) as queries:
@@ -96,7 +100,7 @@ def test_a_filter_reads_only_the_partitions_that_can_have_its_rows(
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (FORMAT JSON) {asked}")
         plan = str(cursor.fetchone())
-    assert sorted(set(re.findall("notifications_notification_(?:under_way|d[0-9]+|default)", plan))) == tables
+    assert sorted(set(re.findall("notifications_(?:opennotification|endednotification_d[0-9]+)", plan))) == tables
 
 
 @pytest.mark.parametrize("path", [NOTIFICATIONS, ATTEMPTS])

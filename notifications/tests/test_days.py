@@ -30,10 +30,17 @@ from notifications.acceptance.tests.test_acceptance import (
 )
 from notifications.acceptance.tests.test_storing import pushed
 from notifications.messages import ReportError
-from notifications.models import Attempt, Notification, NotificationRequest, RequestDigest
+from notifications.models import (
+    Attempt,
+    EndedNotification,
+    Notification,
+    NotificationRequest,
+    OpenNotification,
+    RequestDigest,
+)
 from notifications.rules.transitions import end
 from tests.rig import databases
-from tests.rig.rows import make_answered_request, make_attempt, make_notification, make_request
+from tests.rig.rows import BEHIND, make_answered_request, make_attempt, make_notification, make_request
 from tests.rig.statements import generic_plan, statements
 
 pytestmark = pytest.mark.django_db
@@ -56,16 +63,16 @@ def _partitions(request, django_db_setup, django_db_blocker, new_database) -> It
 
 
 def partitions(model: type[Notification | NotificationRequest]) -> list[str]:
-    """Return the partitions of the rows: under way, a day, or the default partition."""
-    table = model._meta.db_table
-    rows = fetch(f"SELECT replace(tableoid::regclass::text, '{table}_', '') FROM {table} ORDER BY id")
-    return [name for (name,) in rows]
+    """Return where the rows are: open, on a day, or in the default partition."""
+    open_rows, ended = (table._meta.db_table for table in BEHIND[model])
+    sql = f"SELECT id, 'open' FROM {open_rows} UNION ALL SELECT id, tableoid::regclass::text FROM {ended} ORDER BY 1"
+    return [name.removeprefix(f"{ended}_") for _, name in fetch(sql)]
 
 
 def deliver(accepted, *, at: datetime, state=State.DELIVERED) -> None:
     """End the accepted notifications."""
     ids = [claim.notification_id for claim in accepted.claims]
-    assert end(Notification.objects.filter(pk__in=ids), state, now=at) == len(ids) > 0
+    assert end(ids, state, now=at) == len(ids) > 0
 
 
 def repeat(*, at: datetime, amm: bytes = b"\x02" * 32):
@@ -76,11 +83,11 @@ def repeat(*, at: datetime, amm: bytes = b"\x02" * 32):
 # Moving ---------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_under_way_share_one_partition_and_ended_rows_are_on_their_day(request) -> None:
+def test_open_rows_share_one_table_and_ended_rows_are_on_their_day(request) -> None:
     day = "d20260101" if "days" in request.node.name else "default"
     make_recipient()
     accepted = accept([incoming(push())], now=MIDNIGHT - HOUR)
-    assert (partitions(Notification), partitions(NotificationRequest)) == (["under_way"], ["under_way"])
+    assert (partitions(Notification), partitions(NotificationRequest)) == (["open"], ["open"])
     deliver(accepted, at=MIDNIGHT - MOMENT)
     settled(accepted, now=MIDNIGHT - MOMENT)
     assert (partitions(Notification), partitions(NotificationRequest)) == ([day], [day])
@@ -88,18 +95,14 @@ def test_rows_under_way_share_one_partition_and_ended_rows_are_on_their_day(requ
 
 def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
     storing.store_pushes(BRIDGE, [pushed()], now=MIDNIGHT)
-    assert partitions(NotificationRequest) not in ([], ["under_way"])
+    assert partitions(NotificationRequest) not in ([], ["open"])
 
 
-@pytest.mark.parametrize("state", [state for state in State if not state.is_terminal])
-def test_no_open_notification_can_be_on_a_day(state: State) -> None:
-    with pytest.raises(IntegrityError, match="notification_under_way"), transaction.atomic():
-        make_notification(state=state, ended_on=MIDNIGHT.date())
-
-
-def test_no_request_that_waits_can_be_on_a_day() -> None:
-    with pytest.raises(IntegrityError, match="request_under_way"), transaction.atomic():
-        make_request(ended_on=MIDNIGHT.date())
+@pytest.mark.parametrize("state", [state for state in State if state.is_terminal])
+def test_no_ended_notification_can_be_among_the_open_ones(state: State) -> None:
+    notification = make_notification()
+    with pytest.raises(IntegrityError, match="open_notification_state"), transaction.atomic():
+        OpenNotification.objects.filter(pk=notification.pk).update(state=state)
 
 
 # Repeats --------------------------------------------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def test_a_key_that_another_worker_stored_and_ended_meanwhile_is_refused() -> No
     """The unique index of the rows under way does not have the key any more."""
     first, second = pushed(), pushed()
     storing.store_pushes(BRIDGE, [first], now=MIDNIGHT - MOMENT)
-    assert end(Notification.objects.all(), State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
+    assert end([Notification.objects.get().pk], State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
     assert is_refused(second, at=MIDNIGHT + MOMENT)
     assert Notification.objects.count() == 1
 
@@ -186,14 +189,14 @@ def test_a_request_that_waits_across_midnight_is_answered_with_results_of_the_da
 
 
 def planned(sql: str) -> set[str]:
-    """Return which partitions a statement plans for."""
-    return set(re.findall(r" on notifications_notification(?:request)?_(under_way|default|d\d{8})", generic_plan(sql)))
+    """Return which tables of notifications a statement plans for: that of open ones, and partitions."""
+    return set(re.findall(r" notifications_(?:(?=open)|endednotification_)(open|default|d\d{8})", generic_plan(sql)))
 
 
 def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
     days = {f"d{MIDNIGHT + number * DAY:%Y%m%d}" for number in (-1, 0, 1)}
     found = planned(storing.find_known(BRIDGE, [], [], now=MIDNIGHT)[0])
-    assert found in ({"under_way", *days}, {"under_way", "default"})
+    assert found in ({"open", *days}, {"open", "default"})
     assert planned(with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
 
 
@@ -234,7 +237,7 @@ def test_a_request_is_kept_for_as_long_as_a_notification_of_it_that_ended_days_l
     notification = make_ended(ended_at=OLD + 3 * DAY)
     purge()
     assert left() == [1, 1]
-    notification.delete()
+    EndedNotification.objects.filter(pk=notification.pk).delete()
     purge()
     assert left() == [0, 0]
 

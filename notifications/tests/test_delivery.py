@@ -14,7 +14,7 @@ from notifications.delivery.recording import FINISHED_BY, take_up_lost
 from notifications.delivery.settling import settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
-from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification
 from notifications.queues import queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from registrations.keys.encryption import Keyring, Purpose
@@ -127,7 +127,7 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
         deliverer.wait()
     with other_session() as session:
         session.execute(
-            "SELECT FROM notifications_notification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
+            "SELECT FROM notifications_opennotification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
         )
         monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
         deliverer.process_batch()
@@ -192,7 +192,7 @@ def test_a_result_is_not_recorded_on_a_row_that_got_its_id_after_a_fail_over(out
     """A standby that lacked the last rows gives their ids to others, while a worker has their results in memory."""
     notification = make_due()
     [held] = claimed(notification)
-    Notification.objects.update(collapse_id=bytes(16))
+    OpenNotification.objects.update(collapse_id=bytes(16))
     Route.objects.update(address_digest=bytes(16))
     before = Notification.objects.values().get()
     record([(held, Result(outcome))], now=NOW)
@@ -253,7 +253,7 @@ def test_a_certain_result_ends_an_ambiguous_push():
     answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
     gateway = RecordingGateway(lambda _: Result(next(answers)))
     for _ in range(4):
-        Notification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
+        OpenNotification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
         send(notification, gateway=gateway)
     assert (fresh(notification).state, len(gateway.pushes)) == (State.DELIVERED, 3)
 
@@ -265,7 +265,7 @@ def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisa
     queues.note_delivery([key], queues.load(), now=now)
     [held] = claimed(notification, now=now + timedelta(seconds=1))
     record([(replace(held, is_probe=is_probe), Result(Outcome.CONFIG, code))], now=now + timedelta(seconds=2))
-    Notification.objects.filter(pk=notification.pk, state=State.RETRYING).update(next_attempt_at=LONG_AGO)
+    OpenNotification.objects.filter(pk=notification.pk, state=State.RETRYING).update(next_attempt_at=LONG_AGO)
     return held
 
 
@@ -493,7 +493,7 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
 )
 def test_a_notification_for_a_disabled_address_is_reported_as_dead(state, report):
     request = make_waiting(state)
-    Notification.objects.update(route=make_route(state=Route.State.DISABLED))
+    OpenNotification.objects.update(route=make_route(state=Route.State.DISABLED))
     [answer] = settle([request.pk], now=request.reply_due_at)
     assert reported(answer) == [report]
 

@@ -127,9 +127,9 @@ def test_metrics_report_that_the_database_or_the_broker_is_away_and_the_rest(rep
 @pytest.mark.django_db(transaction=True)
 def test_a_gauge_that_fails_is_missing_alone_and_the_database_is_up(reported):
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN reply_due_at TO away")
+        cursor.execute("ALTER TABLE notifications_openrequest RENAME COLUMN reply_due_at TO away")
         found = reported()
-        cursor.execute("ALTER TABLE notifications_notificationrequest RENAME COLUMN away TO reply_due_at")
+        cursor.execute("ALTER TABLE notifications_openrequest RENAME COLUMN away TO reply_due_at")
 
     assert found[STATE, "database"] == 0
     assert ("pushserver_requests_overdue_age_seconds",) not in found

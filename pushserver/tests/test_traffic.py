@@ -15,7 +15,7 @@ from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.gateways.gorush.sending.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification
 from pushserver.history import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from tests.rig import rows
@@ -147,7 +147,7 @@ def test_a_push_that_waits_for_capacity_or_for_gorush_is_measured_when_it_leaves
     process.process_until(lambda: not process.delivery.sends.under_way)
     assert not Attempt.objects.exclude(began_at=None, waited_ms=None).exists()
     with serve(Gorush) as server:
-        Notification.objects.update(next_attempt_at=timezone.now())
+        OpenNotification.objects.update(next_attempt_at=timezone.now())
         process = pushing_to(settings, server.server_port)
         process.process_until(lambda: Notification.objects.filter(state="delivered").exists())
 
@@ -177,7 +177,7 @@ def test_a_reply_takes_from_reading_the_envelope_to_the_node_that_took_it() -> N
 def rows_read_under_way() -> int:
     """Return how many rows of open notifications this transaction has read, through an index or not."""
     sql = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables"
-    [(read,)] = fetch(f"{sql} WHERE relname LIKE '%%under_way'")
+    [(read,)] = fetch(f"{sql} WHERE relname ~ 'under_way$|_open'")
     return int(read)
 
 
@@ -190,8 +190,8 @@ def test_each_row_is_read_once_though_the_tables_were_analyzed_while_they_were_e
 
     push_and_reply()
     for model in (Attempt, Notification, NotificationRequest, OutboundReply, InboundEnvelope):
-        model.objects.all().delete()
-    for (name,) in fetch("SELECT relname FROM pg_class WHERE relname LIKE '%%under_way' AND relkind = 'r'"):
+        rows.delete_all(model)
+    for (name,) in fetch("SELECT relname FROM pg_class WHERE relname ~ 'under_way$|_open' AND relkind = 'r'"):
         fetch(f"ANALYZE {name}")
     for _ in range(200):
         push_and_reply()

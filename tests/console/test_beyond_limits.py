@@ -22,6 +22,7 @@ from notifications.queues.admission import Admission
 from tests.console.reading import allowed_to, words_of
 from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from tests.rig.delivering import Process
+from tests.rig.rows import end_open
 from waku_bridge.codec.keys import Identity
 from waku_bridge.removal import erasure
 from xmpp_bridge.rules.limits import DeviceLimit
@@ -120,9 +121,7 @@ def test_the_timeline_of_each_push_beyond_a_limit_shows_what_became_of_it(
     path = f"/admin/timelines/{wake_up.pk}/"
     words = "more than 2 pushes in 10 s to one address"
     assert f"Beyond a limit: shortened Arrived as a wake-up: {words}." in words_of(admin_client, path)
-    Notification.objects.filter(pk=wake_up.pk).update(
-        state="delivered", finished_at=wake_up.created_at + timedelta(seconds=4), ended_on=wake_up.created_at
-    )
+    end_open("delivered", at=wake_up.created_at + timedelta(seconds=4))
     assert f"Arrived as a wake-up: {words}. Delivered after 4.0 s." in words_of(admin_client, path)
 
     [merged] = re.findall(r"/admin/timelines/requests/\d+/", admin_client.get(USER_PAGE).content.decode())

@@ -167,9 +167,9 @@ PAUSE = """
     INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, by, reason)
     VALUES ('paused', '', 1, 'im.faults', now(), 'ann', 'certificates change')
 """
-BREAK = "ALTER TABLE notifications_notificationrequest ADD CONSTRAINT broken CHECK (FALSE) NOT VALID"
+BREAK = "ALTER TABLE notifications_openrequest ADD CONSTRAINT broken CHECK (FALSE) NOT VALID"
 REPAIR = """
-    ALTER TABLE notifications_notificationrequest DROP CONSTRAINT broken;
+    ALTER TABLE notifications_openrequest DROP CONSTRAINT broken;
     DELETE FROM waku_bridge_inboundenvelope WHERE state = 'failed'
 """
 LOCK = "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()"

@@ -22,7 +22,7 @@ from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import current_rules, load_seed
 from notifications.gateways.gorush.sending.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
-from notifications.models import Attempt, DecidedAtOnce, Halt, Notification, Queue
+from notifications.models import Attempt, DecidedAtOnce, EndedNotification, Halt, Notification, OpenNotification, Queue
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
@@ -408,7 +408,7 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
 ) -> None:
     notification = make_story(state="withdrawn", finished_at=timezone.now())
     queue = Queue.objects.create(gateway="gorush", token_type=2, is_proven=False)
-    Notification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
+    EndedNotification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
     if not has_attempt:
         Attempt.objects.all().delete()
     channel = rows.make_channel(GOOGLE)
@@ -437,10 +437,10 @@ def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(ad
 def test_staff_actions_stand_in_the_timeline_with_who_and_why_and_those_on_other_rows_do_not() -> None:
     dropped, disabled = (make_due(at=timezone.now()) for _ in range(2))
     registration = Registration.objects.get(route=disabled.route)
-    Notification.objects.filter(pk=disabled.pk).update(
+    OpenNotification.objects.filter(pk=disabled.pk).update(
         public_key_hash=registration.public_key_hash, installation_id=registration.installation_id
     )
-    Notification.objects.filter(pk=dropped.pk).update(next_attempt_at=timezone.now() + timedelta(hours=1))
+    OpenNotification.objects.filter(pk=dropped.pk).update(next_attempt_at=timezone.now() + timedelta(hours=1))
     note(User.objects.create_user("ann"), rows.make_notification(), "Dropped 1 notification. Why: another")
     operator = staff("operator")
     operate(operator, dropped, "now", "gorush is back")

@@ -129,8 +129,10 @@ def check_answer(mortal: Mortal) -> None:
 
 def hand_over() -> None:
     """Let time pass: another worker may claim the killed worker's rows, and its replies are due."""
-    fetch("UPDATE notifications_notification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'")
-    fetch("UPDATE notifications_notificationrequest SET reply_due_at = now() - interval '1 second'")
+    fetch(
+        "UPDATE notifications_opennotification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'"
+    )
+    fetch("UPDATE notifications_openrequest SET reply_due_at = now() - interval '1 second'")
     fetch("UPDATE waku_bridge_outboundreply SET next_attempt_at = now() WHERE state = 'pending'")
 
 

@@ -10,10 +10,9 @@ from django.utils import timezone
 
 from kit.batches import marks
 from kit.batches.batch import LONG_AGO, RECENT, Step
-from kit.db.partitions import UNDER_WAY
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Notification, OpenRequest
 from notifications.queues import admission, queues
 from pushserver.indicators.stored import gauges
 from tests.rig import rows
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ROWS = 3000
 # Copies each row many times.
 _MULTIPLY = """
-    INSERT INTO {table}_under_way SELECT copy.* FROM {table}_under_way AS row, generate_series(1, %(rows)s) AS n,
+    INSERT INTO {table} SELECT copy.* FROM {table} AS row, generate_series(1, %(rows)s) AS n,
         concat('\\x', md5(concat(to_jsonb(row), n))) AS new_hash,
         jsonb_populate_record(row, jsonb_build_object('{key}', {value}, 'envelope_hash', new_hash)) AS copy
 """
@@ -35,7 +34,7 @@ def make_ended_rows(table: str, key: str = "id", value: str = "row.id * 100000 +
     """Make many rows like the existing ones, and end all of them."""
     with connection.cursor() as cursor:
         cursor.execute(_MULTIPLY.format(table=table, key=key, value=value), {"rows": ROWS})
-        cursor.execute(f"DELETE FROM {table}_under_way")
+        cursor.execute(f"DELETE FROM {table}")
 
 
 def pages_read(step: Step, *, nothing_before: datetime) -> int:
@@ -71,16 +70,19 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     notification = make_due(state=Notification.State.IN_FLIGHT, lease_until=hour_ago, dedup_key=None)
     make_due(next_attempt_at=hour_ago, expires_at=hour_ago, dedup_key=None)
     make_due(next_attempt_at=hour_ago, expires_at=timezone.now() + timedelta(days=1), dedup_key=None)
-    requests = NotificationRequest.objects.filter(pk=notification.request_id)
-    requests.update(state=NotificationRequest.State.WAITING, ended_on=UNDER_WAY, reply_due_at=hour_ago)
+    OpenRequest.objects.filter(pk=notification.request_id).update(reply_due_at=hour_ago)
     rows.make_envelope(state=InboundEnvelope.State.RECEIVED, at=hour_ago)
     for state in (OutboundReply.State.PENDING, OutboundReply.State.PUBLISHED):
         rows.make_reply(state=state, at=hour_ago)
     with other_session() as session:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT FROM notifications_queue")
-        make_ended_rows("waku_bridge_inboundenvelope", "hash", "new_hash")
-        for table in ("waku_bridge_outboundreply", "notifications_notificationrequest", "notifications_notification"):
+        make_ended_rows("waku_bridge_inboundenvelope_under_way", "hash", "new_hash")
+        for table in (
+            "waku_bridge_outboundreply_under_way",
+            "notifications_openrequest",
+            "notifications_opennotification",
+        ):
             make_ended_rows(table)
         fetch(f"SELECT {set_all(BATCH_WORKER)}")
         steps = [step for step in Process().worker._steps if "nothing_before" in step.waits]

@@ -56,7 +56,7 @@ class Fleet:
         self.current = self.workers[0]
         monkeypatch.setattr(shared, "monotonic", self.seconds)
         make_registration(public_key_hash=CLIENT.key_hash, installation_id=UUID, access_token=TOKEN)
-        refuse("notifications_notification", "INSERT", f"NEW.type = {POISON}")
+        refuse("notifications_opennotification", "INSERT", f"NEW.type = {POISON}")
 
     def seconds(self) -> float:
         """Return the time of a monotonic clock."""

@@ -22,7 +22,7 @@ from notifications.delivery.recording import Recorded, end_halts
 from notifications.delivery.steps import Delivery
 from notifications.gateways.interface import Gateway
 from notifications.messages import ChannelKey, Outcome, Push, Result
-from notifications.models import Attempt, Notification
+from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues
 from notifications.queues.claim import Claim, Done, claim
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
@@ -192,11 +192,11 @@ def prove(*keys: ChannelKey) -> None:
 @contextmanager
 def only(notifications) -> Iterator[None]:
     """Keep every notification but these from being due while the block runs."""
-    others = Notification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
+    others = OpenNotification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
     held = list(others.filter(next_attempt_at__isnull=False).only("pk", "next_attempt_at"))
     others.update(next_attempt_at=None)
     yield
-    Notification.objects.bulk_update(held, ["next_attempt_at"])
+    OpenNotification.objects.bulk_update(held, ["next_attempt_at"])
 
 
 def send(*notifications, gateway=None, **options) -> set[int]:

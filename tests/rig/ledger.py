@@ -35,7 +35,7 @@ OPEN = """
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
 """
 HURRY = """
-    UPDATE notifications_notification SET next_attempt_at = now()
+    UPDATE notifications_opennotification SET next_attempt_at = now()
     WHERE state IN ('retrying', 'ambiguous') AND next_attempt_at > now() + interval '20 seconds' RETURNING id
 """
 # Tables in which something may be stuck, printed when a run does not end.

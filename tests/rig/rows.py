@@ -30,11 +30,24 @@ from django.db.models import (
 from django.utils import timezone
 
 from kit.db.partitions import day_of
+from kit.db.statements import fetch
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
-from notifications.models import Attempt, Channel, DecidedAtOnce, Halt, Notification, NotificationRequest
+from notifications.models import (
+    AnsweredRequest,
+    Attempt,
+    Channel,
+    DecidedAtOnce,
+    EndedNotification,
+    Halt,
+    Notification,
+    NotificationRequest,
+    OpenNotification,
+    OpenRequest,
+)
 from notifications.queues import queues
 from notifications.rules.reports import Decided, pack
+from notifications.rules.transitions import ending
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.messages import TokenType
@@ -102,6 +115,13 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
 }
 
 
+# The tables behind a view: of its open rows, and of those that have ended.
+BEHIND: dict[type[Model], tuple[type[Model], type[Model]]] = {
+    NotificationRequest: (OpenRequest, AnsweredRequest),
+    Notification: (OpenNotification, EndedNotification),
+}
+
+
 def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     """Make a row with these values, in which every time that needs a value is ``at``. A row that is over has ended at
     ``at``, or when it was answered or finished.
@@ -110,9 +130,27 @@ def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     own = OWN[model](at) if model in OWN else {}
     row = own | fields
     row |= {field.name: _value_of(field, at) for field in _required(model) if field.name not in row}
-    if "ended_on" not in row and _is_over(model, row.get("state")):
-        row["ended_on"] = day_of(row.get("answered_at") or row.get("finished_at") or at)
-    return model._default_manager.create(**row)
+    is_over = _is_over(model, row.get("state"))
+    if is_over:
+        row = {"ended_on": day_of(row.get("answered_at") or row.get("finished_at") or at)} | row
+    if model not in BEHIND:
+        return model._default_manager.create(**row)
+    table = BEHIND[model][is_over]
+    names = {name for field in table._meta.concrete_fields for name in (field.name, field.attname)}
+    stored = table._default_manager.create(**{name: value for name, value in row.items() if name in names})
+    return model._default_manager.get(pk=stored.pk)
+
+
+def delete_all(model: type[Model]) -> None:
+    """Delete all rows of a table, or those behind a view."""
+    for table in BEHIND.get(model, (model,)):
+        table._default_manager.all().delete()
+
+
+def end_open(state: str, *, at: datetime | None = None) -> None:
+    """End all open notifications in this state, whatever `transitions` allows."""
+    now = at or timezone.now()
+    fetch(ending("TRUE", "%(state)s"), {"state": state, "now": now, "today": day_of(now)})
 
 
 @cache
@@ -121,6 +159,7 @@ def _required(model: type[Model]) -> list[Field]:
     return [
         field
         for field in model._meta.concrete_fields
+        if field.name != "ended_on"
         if not (field.null or field.has_default() or field.generated)
         and field.db_default is NOT_PROVIDED
         and field is not model._meta.auto_field

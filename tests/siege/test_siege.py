@@ -67,8 +67,8 @@ TABLES = """
 # A flood is hardest when PostgreSQL's statistics have these partitions as empty, until the next ANALYZE.
 UNDER_WAY = [
     "waku_bridge_inboundenvelope_under_way",
-    "notifications_notification_under_way",
-    "notifications_notificationrequest_under_way",
+    "notifications_opennotification",
+    "notifications_openrequest",
     "waku_bridge_outboundreply_under_way",
 ]
 NOTHING_UNDER_WAY = f"SELECT {' + '.join(f'(SELECT count(*) FROM {name})' for name in UNDER_WAY[:3])} = 0"

@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 
 from kit.db.partitions import day_of
 from kit.figures import counted
-from notifications.acceptance.storing import forget_keys
+from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
@@ -124,13 +124,15 @@ def _end_history(registrations: QuerySet[Registration], *, now: datetime) -> Non
 
 def _remove_notifications(own: QuerySet[Notification]) -> None:
     """Remove the notifications, the requests that are about nobody else, and the replies to these requests."""
-    request_ids = set(own.values_list("request", flat=True))
-    own.delete()
+    ids = dict(own.values_list("pk", "request"))
+    request_ids = set(ids.values())
+    remove_notifications(ids.keys())
     about_others = Notification.objects.filter(request__in=request_ids).values_list("request", flat=True)
-    requests = NotificationRequest.objects.filter(pk__in=request_ids - set(about_others))
+    own_ids = request_ids - set(about_others)
+    requests = NotificationRequest.objects.filter(pk__in=own_ids)
     envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("source_key", flat=True)]
     forget_keys((bridge, bytes(key)) for bridge, key in requests.values_list("bridge", "request_key"))
-    requests.delete()
+    remove_requests(own_ids)
     OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
     InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
 

@@ -6,7 +6,7 @@ gateway's answers. Requests come before notifications, as in answering. Envelope
 processing: code that removes envelopes locks them first.
 """
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import Attempt, Notification, OpenNotification, OpenRequest
 from registrations.models import Registration, Route
 
 
@@ -17,7 +17,7 @@ def lock_all_about(key_hash: bytes) -> None:
         Registration.objects.filter(public_key_hash=key_hash),
         Attempt.objects.filter(notification__public_key_hash=key_hash),
         Route.objects.filter(registration__public_key_hash=key_hash),
-        NotificationRequest.objects.filter(pk__in=own.values("request")),
-        own,
+        OpenRequest.objects.filter(pk__in=own.values("request")),
+        OpenNotification.objects.filter(public_key_hash=key_hash),
     ):
         list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))

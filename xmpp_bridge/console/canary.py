@@ -20,6 +20,7 @@ from django.utils import timezone
 from kit.canary import gauges
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
 from kit.metrics.kinds import StoredGauge
+from notifications.acceptance.storing import remove_requests
 from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import RegistrationEvent, Route
@@ -231,7 +232,7 @@ def remove_traces() -> None:
     runs = CanaryRun.objects.filter(pseudonym__isnull=False)
     pseudonyms = {*routes.values_list("pseudonym", flat=True), *runs.values_list("pseudonym", flat=True)}
     RegistrationEvent.objects.filter(pseudonym__in=[each for each in pseudonyms if each]).delete()
-    _requests_for(devices).delete()
+    remove_requests(set(_requests_for(devices).values_list("pk", flat=True)))
     route_ids = list(routes.values_list("pk", flat=True))
     Device.objects.filter(pk__in=[device.pk for device in devices]).delete()
     Route.objects.filter(pk__in=route_ids).delete()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from kit.figures import counted
-from notifications.models import Notification
+from notifications.models import OpenNotification
 from notifications.rules.transitions import DUE
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
@@ -75,7 +75,7 @@ class RemoveDevice(Operation):
 
 
 def _withdrawn(route_ids: Iterable[int]) -> str:
-    waiting = Notification.objects.filter(route__in=list(route_ids), state__in=DUE)
+    waiting = OpenNotification.objects.filter(route__in=list(route_ids), state__in=DUE)
     return f"Waiting notifications that are withdrawn: {waiting.count()}."
 
 

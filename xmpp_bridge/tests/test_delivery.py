@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
-from notifications.models import Attempt, Channel, Notification
+from notifications.models import Attempt, Channel, Notification, OpenNotification
 from notifications.rules.policy import MIN_DEAD_TOKENS
 from registrations.models import Route
 from tests.rig.collector import attributes, collected
@@ -211,7 +211,7 @@ def test_a_push_and_its_retry_are_one_trace(
         service.receive(push2(phone.client))
         deliverer = DeliveryProcess(RecordingGateway(fail_once))
         deliverer.process_backlog()
-        Notification.objects.update(next_attempt_at=timezone.now())
+        OpenNotification.objects.update(next_attempt_at=timezone.now())
         deliverer.process_backlog()
         collector.finish()
         [trace] = [spans for spans in collector.traces().values() if spans[0].name == "accept"]

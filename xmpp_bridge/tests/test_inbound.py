@@ -11,8 +11,9 @@ from django.utils import timezone
 from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
-from notifications.models import BeyondLimit, Notification
+from notifications.models import BeyondLimit, Notification, OpenNotification
 from registrations.models import Route
+from tests.rig.rows import end_open
 from tests.rig.statements import statements
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.jids import NOBODY
@@ -226,7 +227,7 @@ def test_a_later_push_under_the_same_stanza_id_counts(
 ) -> None:
     push = inside.replace("NODE", phone.node).replace("SECRET", phone.secret)
     for seconds in (0, 60, 3, 1):
-        Notification.objects.filter(state="pending").update(state="delivered")
+        end_open("delivered")
         pass_time(monkeypatch, seconds=seconds)
         assert service.ask(push).get("type") == "result"
     assert len(stored()) == 3  # the last one, a second later, is a repetition
@@ -270,7 +271,7 @@ def test_a_wake_up_that_waits_serves_later_ones_if_it_is_certain_to_come_after_t
     is_merged: bool,
 ) -> None:
     service.receive(push2(phone.client))
-    Notification.objects.update(state=state)
+    OpenNotification.objects.update(state=state)
     [waiting] = stored()
     left = (waiting.expires_at - waiting.created_at).total_seconds() - seconds_left
     pass_time(monkeypatch, seconds=left)

@@ -159,23 +159,32 @@ INSERT INTO registrations_registrationevent (kind, pseudonym, token_type, app_to
     LATERAL (SELECT pg_temp.chance(n, 13) AS c, CASE WHEN n % 3 = 1 THEN (n + 2) / 3
     WHEN n % 300 = 0 THEN pg_temp.crowd() + 1 ELSE 1 + n * 7919 % ((n + 2) / 3) END AS r) e;
 
-INSERT INTO notifications_notificationrequest (id, bridge, request_key, message_id, state, source_key, reply_address,
-    sender_digest, received_at, reply_due_at, answered_at, ended_on)
-    SELECT n, 'waku', sha256(('metadata message ' || n)::bytea), sha256(('message ' || n)::bytea),
-    CASE WHEN is_new THEN 'waiting' ELSE 'answered' END, pg_temp.envelope(n),
-    CASE WHEN is_new THEN '\x02'::bytea || sha256(n::text::bytea) || '/waku/2/rs/16/32'::bytea END, sha256((n % 50000)::text::bytea), at,
-    at + interval '2 seconds', answered_at, coalesce(answered_at::date, '9999-12-31')
+CREATE TEMP VIEW made_requests AS
+    SELECT n AS id, 'waku' AS bridge, sha256(('metadata message ' || n)::bytea) AS request_key,
+    sha256(('message ' || n)::bytea) AS message_id, pg_temp.envelope(n) AS source_key,
+    sha256((n % 50000)::text::bytea) AS sender_digest, at AS received_at, at + interval '2 seconds' AS reply_due_at,
+    n > last - 10 AS is_open
     FROM (SELECT pg_temp.request(pg_temp.notifications()) AS last) p, generate_series(1, last) n,
-    LATERAL (SELECT pg_temp.requested_at(n) AS at, n > last - 10 AS is_new) r,
-    LATERAL (SELECT CASE WHEN NOT is_new THEN at + pg_temp.chance(n, 14) * interval '0.2 milliseconds' END AS answered_at) a;
+    LATERAL (SELECT pg_temp.requested_at(n) AS at) r;
+
+INSERT INTO notifications_openrequest (id, bridge, request_key, message_id, source_key, sender_digest, received_at,
+    reply_due_at, reply_address)
+    SELECT id, bridge, request_key, message_id, source_key, sender_digest, received_at, reply_due_at,
+    '\x02'::bytea || sha256(id::text::bytea) || '/waku/2/rs/16/32'::bytea FROM made_requests WHERE is_open;
+
+INSERT INTO notifications_answeredrequest (id, bridge, request_key, message_id, source_key, sender_digest, received_at,
+    reply_due_at, answered_at, ended_on)
+    SELECT id, bridge, request_key, message_id, source_key, sender_digest, received_at, reply_due_at, answered_at,
+    answered_at::date FROM made_requests,
+    LATERAL (SELECT received_at + pg_temp.chance(id, 14) * interval '0.2 milliseconds' AS answered_at) a WHERE NOT is_open;
 
 INSERT INTO notifications_requestdigest (digest, received_at)
     SELECT substring(sha256('waku'::bytea || '\x00' || request_key) FOR 16), received_at
     FROM notifications_notificationrequest;
 
-INSERT INTO notifications_notification (id, request_id, position, public_key_hash, installation_id, type, route_id,
+CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
-    next_attempt_at, lease_until, created_at, expires_at, finished_at, ended_on)
+    next_attempt_at, lease_until, created_at, expires_at, finished_at, is_open) AS
     SELECT n, pg_temp.request(n), (ARRAY[0, 1, 2, 0, 1, 0, 0, 0, 0, 0])[1 + (n - 1) % 10],
     pg_temp.key_hash(pg_temp.person(r)), pg_temp.installation(r),
     (ARRAY[1, 1, 1, 1, 1, 1, 2, 2, 3, 4])[1 + pg_temp.pick(n, 15, 10)],
@@ -186,13 +195,27 @@ INSERT INTO notifications_notification (id, request_id, position, public_key_has
     CASE state WHEN 'ambiguous' THEN 1 WHEN 'unconfirmed' THEN 2 ELSE 0 END,
     CASE WHEN is_open AND state <> 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.2 seconds' END,
     CASE WHEN state = 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.01 seconds' END, at,
-    at + interval '1 day', finished_at, coalesce(finished_at::date, '9999-12-31')
+    at + interval '1 day', finished_at, is_open
     FROM generate_series(1, pg_temp.notifications()) n,
     LATERAL (SELECT pg_temp.recipient(n) AS r, pg_temp.notification_state(n) AS state,
     pg_temp.requested_at(pg_temp.request(n)) + interval '5 milliseconds' AS at) f,
     LATERAL (SELECT state IN ('pending', 'retrying', 'ambiguous', 'in_flight') AS is_open) o,
     LATERAL (SELECT CASE WHEN state = 'expired' THEN least(at + interval '1 day', now())
     WHEN NOT is_open THEN at + pg_temp.chance(n, 17) * interval '0.1 milliseconds' END AS finished_at) e;
+
+INSERT INTO notifications_opennotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
+    route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
+    next_attempt_at, lease_until, created_at, expires_at)
+    SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state, report,
+    chat_id, message, payload_dropped, attempt_count, ambiguous_count, next_attempt_at, lease_until, created_at,
+    expires_at FROM made_notifications WHERE is_open;
+
+INSERT INTO notifications_endednotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
+    route_generation, state, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
+    finished_at, ended_on)
+    SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state, report,
+    payload_dropped, attempt_count, ambiguous_count, created_at, expires_at, finished_at, finished_at::date
+    FROM made_notifications WHERE NOT is_open;
 
 INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
     outcome, code, is_guarded, late_code)

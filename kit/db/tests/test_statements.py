@@ -200,11 +200,11 @@ def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(p
 def test_new_ids_come_from_the_sequences_of_django_in_one_statement():
     before = make_request().pk
     with statements() as sent:
-        wanted = new_ids(("notifications_notificationrequest", 3), ("notifications_notification", 1000))
+        wanted = new_ids(("notifications_openrequest", 3), ("notifications_opennotification", 1000))
         [(requests, notifications)] = fetch(*wanted)
     assert (len(set(notifications)), len(sent)) == (1000, 1)
     assert before < requests[0] < requests[1] < requests[2] < make_request().pk
-    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_notification", 0))) == [([], [])]
+    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_opennotification", 0))) == [([], [])]
 
 
 # Many rows ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import Content, Grade, Outcome
-from notifications.models import Notification, NotificationRequest
+from notifications.models import Notification, NotificationRequest, OpenNotification
 from registrations.models import Route
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from tests.rig.rows import make_notification, make_route
@@ -70,7 +70,7 @@ def test_the_request_of_a_push_is_stored_as_answered_and_never_settled() -> None
 def test_a_push_without_a_collapse_id_replaces_no_other() -> None:
     """So does a push that reuses a released key: the push on the screen is another message."""
     store(pushed(key=b"a" * 32), pushed(key=b"b" * 32))
-    Notification.objects.update(dedup_key=None)
+    OpenNotification.objects.update(dedup_key=None)
     store(pushed(key=b"a" * 32))
     assert [len(each or b"") for each in {bytes(n.collapse_id or b"") for n in Notification.objects.all()}] == [16] * 3
 

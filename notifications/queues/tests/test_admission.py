@@ -10,7 +10,7 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.tests.test_acceptance import NOW, TOKEN, accept, incoming, push
 from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, QueueKey, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest, Queue
+from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, Queue
 from notifications.queues import halts, queues
 from notifications.queues.admission import Admission, Counts, shares
 from notifications.queues.concurrency import ConcurrencyLimits
@@ -226,7 +226,7 @@ def test_a_notification_that_is_sent_at_once_is_never_coalesced(settings):
 def test_a_wake_up_that_expires_soon_stands_for_nothing_new():
     phone = make_phone()
     ask(*[phone] * 100)
-    Notification.objects.filter(is_wake_up=True).update(expires_at=NOW + timedelta(hours=11))
+    OpenNotification.objects.filter(is_wake_up=True).update(expires_at=NOW + timedelta(hours=11))
     ask(*[phone] * 5)
     assert Notification.objects.filter(is_wake_up=True).count() == 2
 

@@ -14,7 +14,7 @@ from notifications import retention
 from notifications.gateways.registry import CUT_OFF
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.metrics import CHANNEL_TRIPS
-from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification
+from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from registrations.models import Route
@@ -321,7 +321,7 @@ def test_a_process_that_is_cut_off_halts_nobody_leaves_its_pushes_to_others_and_
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
     late = make_due()
     for seconds in range(6, 60, 6):
-        Notification.objects.filter(pk=late.pk).update(next_attempt_at=now)
+        OpenNotification.objects.filter(pk=late.pk).update(next_attempt_at=now)
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
     assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)
@@ -369,7 +369,7 @@ def test_words_of_a_rule_halt_no_gateway():
     make_due()
     deliverer = DeliveryProcess(RecordingGateway(lambda _: Result(Outcome.TRANSIENT, UNREACHABLE)))
     for seconds in range(0, 60, 6):
-        Notification.objects.update(next_attempt_at=now)
+        OpenNotification.objects.update(next_attempt_at=now)
         deliverer.process_backlog(now=now + seconds * SECOND)
     assert kinds() == []
 

@@ -1,6 +1,7 @@
 """Tests of claims from queues: as many as there is capacity for from each open queue, without reading any other."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.console import standstill
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
-from notifications.models import Halt, Notification
+from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
@@ -65,7 +66,7 @@ def fill(queue_id, count):
     """Store ``count`` waiting notifications for a few addresses, each due a little after the one before."""
     routes = [make_registration(route=make_route(token_type=1, app_topic=APP)).route_id for _ in range(3)]
     rows = f"""
-        INSERT INTO notifications_notification
+        INSERT INTO notifications_opennotification
             (request_id, position, public_key_hash, installation_id, type, state, route_id, queue_id, next_attempt_at,
              created_at, expires_at, payload_dropped, attempt_count, ambiguous_count, route_generation)
         SELECT %s, 0, '\\x00', '', 1, 'pending', (%s::bigint[])[1 + n %% 3], %s, %s::timestamptz + n * interval '1 ms',
@@ -85,7 +86,7 @@ def test_notifications_are_sorted_into_queues_by_app_and_proof():
     rows = [make_due(route=make_registration(route=phone).route), make_due_to_app(), make_due_to_app("made.up")]
     assert len(claimed(*rows)) == 3  # sent at once, also where the queue has no number yet
     assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, None]
-    Notification.objects.update(state="retrying", next_attempt_at=LONG_AGO)
+    OpenNotification.objects.update(state="retrying", next_attempt_at=LONG_AGO)
     take(limits=ConcurrencyLimits(0))
     assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, SHARED]
 
@@ -146,7 +147,7 @@ def test_two_workers_take_different_rows_of_the_same_queue(transactional_db):
     fill(number_of(UNPROVEN), 20)
     with other_session() as other:
         other.execute(
-            "SELECT FROM notifications_notification WHERE queue_id > 0 ORDER BY next_attempt_at LIMIT 5 FOR UPDATE"
+            "SELECT FROM notifications_opennotification WHERE queue_id > 0 ORDER BY next_attempt_at LIMIT 5 FOR UPDATE"
         )
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '100ms'")
@@ -204,7 +205,8 @@ def rows_read(sql, parameters):
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "ANALYZE notifications_notification, notifications_queue, registrations_route, notifications_attempt"
+            "ANALYZE notifications_opennotification, notifications_endednotification, notifications_queue,"
+            " registrations_route, notifications_attempt"
         )
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.replace('b::', 's::')}", parameters)
@@ -217,7 +219,7 @@ def rows_read(sql, parameters):
     for node in nodes:
         nodes += node.get("Plans", [])
         for table in ("notifications_notification", "notifications_attempt"):
-            if node.get("Relation Name", "").startswith(table):
+            if re.match(table.replace("_n", "_(?:open|ended)n"), node.get("Relation Name", "")):
                 removed = node.get("Rows Removed by Filter", 0)
                 read[table] += (node["Actual Rows"] + removed) * node["Actual Loops"]
         if "Index Name" in node:
@@ -242,7 +244,7 @@ def test_the_first_batch_after_a_halt_sends_and_no_other_worker_waits(transactio
     fill(number_of(UNPROVEN), count)
     halt = make_halt(kind, None if kind == "unreachable" else APPLE, gateway="gorush" if kind == "unreachable" else "")
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE notifications_notification")
+        cursor.execute("ANALYZE notifications_opennotification")
         cursor.execute("SET statement_timeout = '2s'; SET lock_timeout = '100ms'")
     try:
         deliverer, other = DeliveryProcess(limit=40), DeliveryProcess(limit=40)
@@ -320,7 +322,7 @@ def test_a_notification_that_cannot_be_claimed_is_postponed_in_every_queue(kind)
     numbers = [number_of(QueueKey("gorush", *app, is_proven=False)) for app in apps]
     rows = [make_due_to_app(app.app_topic, queue_id=pk) for app, pk in zip(apps, numbers, strict=True)]
     broken, others = rows[3], [*rows[:3], *rows[4:]]
-    Notification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
+    OpenNotification.objects.filter(pk=broken.pk).update(attempt_count=2_147_483_647)
     if kind == "a queue that is probed":
         make_halt("tripped", apps[3], next_probe_at=timezone.now() - SECOND)
     deliverer = DeliveryProcess()
@@ -362,7 +364,7 @@ def test_a_request_that_cannot_be_answered_stops_no_other_answer():
     for request in requests:
         make_notification(request=request, state=State.DELIVERED, next_attempt_at=None)
     bad = requests[3]
-    refuse("notifications_notification", "UPDATE", f"NEW.request_id = {bad.pk}")
+    refuse("notifications_endednotification", "UPDATE", f"NEW.request_id = {bad.pk}")
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: not type(bad).objects.filter(state="waiting").exists())
     reported = Notification.objects.filter(report="success").values_list("request", flat=True)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import QuerySet
 
-from notifications.acceptance.storing import forget_keys
+from notifications.acceptance.storing import forget_keys, remove_requests
 from notifications.console.canary import find_push
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
@@ -65,11 +65,15 @@ def remove_traces(*, now: datetime) -> None:
     for key_hash in sorted({identity.key_hash for identity in canary_identities()}):
         lock_all_about(key_hash)
         _remove_registrations(key_hash)
-        NotificationRequest.objects.filter(notifications__public_key_hash=key_hash).delete()
+        _remove_requests(NotificationRequest.objects.filter(notifications__public_key_hash=key_hash))
     # A request that was refused has no notification.
-    NotificationRequest.objects.filter(request_key__in=asked).delete()
+    _remove_requests(NotificationRequest.objects.filter(request_key__in=asked))
     forget_keys((BRIDGE, bytes(request_key)) for request_key in asked if request_key)
     CanaryEnvelope.objects.filter(marked_at__lt=now - MARKED_FOR).delete()
+
+
+def _remove_requests(requests: QuerySet[NotificationRequest]) -> None:
+    remove_requests(set(requests.values_list("pk", flat=True)))
 
 
 def _remove_registrations(key_hash: bytes) -> None:

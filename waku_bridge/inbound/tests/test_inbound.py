@@ -393,7 +393,7 @@ def test_a_value_too_large_for_an_index_is_a_fault_of_its_envelope_and_no_outage
     """Django raises an OperationalError for it, as for an outage, but repeating the batch would never help."""
     say(registration())
     with connection.cursor() as cursor:
-        cursor.execute("CREATE INDEX too_small ON notifications_notification (message)")
+        cursor.execute("CREATE INDEX too_small ON notifications_opennotification (message)")
     put(request(push(message=os.urandom(5000))), registration(OUTSIDER), now=NOW)
     process_until_nothing_is_left()
     assert len(bodies(OUTSIDER)) == 1

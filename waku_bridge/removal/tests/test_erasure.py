@@ -7,7 +7,15 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from notifications.acceptance.storing import digest_of
-from notifications.models import Attempt, DecidedAtOnce, Notification, NotificationRequest, RequestDigest
+from notifications.models import (
+    Attempt,
+    DecidedAtOnce,
+    Notification,
+    NotificationRequest,
+    OpenNotification,
+    OpenRequest,
+    RequestDigest,
+)
 from registrations.keys.encryption import Purpose
 from registrations.keys.keyring import keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -31,7 +39,7 @@ INSTALLATION = "9d1c0f7e-8a24-4c0b-a3a5-6f0f54c7e001"
 def make_user(key_hash=KEY_HASH, **fields):
     """Make a user with one row of every kind."""
     story = rows.make_story(public_key_hash=key_hash, **fields)
-    Notification.objects.filter(pk=story.notification.pk).update(chat_id=b"chat" * 16, message=b"message" * 16)
+    OpenNotification.objects.filter(pk=story.notification.pk).update(chat_id=b"chat" * 16, message=b"message" * 16)
     name, at = topics.query_name(key_hash), timezone.now()
     TopicKey.objects.filter(name=key_hash.hex()).update(name=name, topic=int.from_bytes(topics.topic(name)))
     recipient = key_hash[: DecidedAtOnce.RECIPIENT_BYTES]
@@ -144,7 +152,7 @@ def test_erasure_removes_the_version_of_an_unregistered_installation():
 OTHERS = {
     "processing": (InboundEnvelope, Registration, Route, Notification),
     "recording": (Attempt, Route, Notification),
-    "answering": (NotificationRequest, Notification),
+    "answering": (OpenRequest, Notification),
 }
 
 
