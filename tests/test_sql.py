@@ -39,7 +39,7 @@ CONSTANT = re.compile(
 # Modules that put more than constants into a statement, and the reason for each.
 PUT_TOGETHER = {
     "kit/batches/marks.py": "the name of a step",
-    "kit/canary/gauges.py": "the table and the links of a bridge's canary",
+    "kit/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
     "kit/db/estimates.py": "names of tables and limits of the settings",
     "kit/db/partitions.py": "names of tables and columns, and days",

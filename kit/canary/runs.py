@@ -4,6 +4,8 @@ from typing import Any, ClassVar
 
 from django.db import models
 
+from kit.db.statements import table
+
 
 class RunState(models.TextChoices):
     RUNNING = "running"
@@ -45,3 +47,13 @@ class BaseRun(models.Model):
     def total_ms(self) -> int:
         """Return the milliseconds of the round trip, up to the broken link if there is one."""
         return sum(taken or 0 for link, taken in self.timings().items() if link not in self.WITHIN)
+
+    @classmethod
+    def link_seconds(cls) -> str:
+        """Return a query for the seconds that each link took in the last round trip. It has names of ours only."""
+        columns = ", ".join(f"('{link}', {link}_ms)" for link in cls.Link.values)
+        last = f"SELECT * FROM {table(cls)} WHERE state IN ('passed', 'broken') ORDER BY started_at DESC LIMIT 1"
+        return f"""
+            SELECT link, milliseconds / 1000.0 FROM ({last}) AS run
+            CROSS JOIN LATERAL (VALUES {columns}) AS links (link, milliseconds)
+        """

@@ -2,7 +2,6 @@
 
 from prometheus_client import Gauge
 
-from kit.canary import gauges
 from kit.metrics.kinds import StoredGauge
 from waku_bridge.console.models import CanaryRun
 
@@ -39,5 +38,5 @@ CANARY_LINK_SECONDS = StoredGauge(
     "Time of each link of the chain in the canary's last round trip; links that it did not reach are missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
-    sql=gauges.link_seconds("waku_bridge_canaryrun", CanaryRun.Link.values),
+    sql=CanaryRun.link_seconds(),
 )

@@ -17,7 +17,6 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kit.canary import gauges
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
 from kit.metrics.kinds import StoredGauge
 from notifications.acceptance.storing import remove_requests
@@ -45,7 +44,7 @@ CANARY_LINK_SECONDS = StoredGauge(
     "reach are missing. "
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
-    sql=gauges.link_seconds("xmpp_bridge_canaryrun", Link.values),
+    sql=CanaryRun.link_seconds(),
 )
 
 

@@ -12,9 +12,9 @@ from django.db import transaction
 
 from kit.db.clock import database_now
 from waku_bridge.codec.keys import chat_key
+from waku_bridge.console import sqlcipher
+from waku_bridge.console.moving import NotStatusGoError, carry_over, is_carried_over, read
 from waku_bridge.identity import server_identities, server_identity
-from waku_bridge.moving import sqlcipher
-from waku_bridge.moving.registrations import NotStatusGoError, carry_over, is_carried_over, read
 
 
 class Command(BaseCommand):

@@ -25,8 +25,8 @@ from registrations.models import Registration, TopicKey
 from registrations.registering.quotas import CHANGES
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import chat_key
+from waku_bridge.console.sqlcipher import ITERATIONS, is_encrypted
 from waku_bridge.identity import server_identity
-from waku_bridge.moving.sqlcipher import ITERATIONS, is_encrypted
 
 PASSWORD = b"a password"
 BOB, CAROL, DAVE = (bytes([number]) * 64 for number in (1, 2, 3))

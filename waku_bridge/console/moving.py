@@ -1,4 +1,4 @@
-"""Import of the registrations of a status-go push server, which are registered here as if they came now.
+"""Import of the registrations of a status-go push server, as if they came now, so that no phone has to register again.
 
 Each row is the last registration of a client, so its grant, its access token and its version stay valid. status-go has
 verified the grants. They cannot be verified here, because the rows have only a hash of the client's key.
