@@ -22,7 +22,7 @@ from waku_bridge import query_topics
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
-from waku_bridge.removal import expiring, retention
+from waku_bridge.removal import retention
 
 # Limit of the envelopes with a pending key that one run takes up.
 PENDING_LIMIT = 2000
@@ -98,7 +98,7 @@ def _is_scheduled() -> bool:
 def expire_registrations() -> None:
     """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
     now = database_now()
-    expired = sum(expiring.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
+    expired = sum(retention.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
     if waiting("registrations"):
         return  # the clock may be wrong, and without tombstones a replay of old registrations would be accepted
     removed = {

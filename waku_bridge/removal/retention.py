@@ -1,4 +1,4 @@
-"""Removal of old envelopes and replies, a day at a time.
+"""Removal of old envelopes and replies, a day at a time, and of registrations that expired.
 
 The hash of an envelope identifies a copy from another node or from a store. It must be kept longer than any of these
 keeps the message, so the setting has a minimum.
@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import chain
 
+from django.db import transaction
+
 from kit.db.deleting import delete_in_chunks
 from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
+from notifications.acceptance import acceptance
+from registrations.upkeep import retention as upkeep
 from waku_bridge.models import DeadLetter, EnvelopeFault
 
 HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)
@@ -33,3 +37,20 @@ def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
         delete_in_chunks(EnvelopeFault.objects.filter(last_seen_at__lt=now - keep).order_by("last_seen_at")),
         delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
     )
+
+
+def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Unregister installations that were neither repeated nor reached for ``keep``, and yield the number of each step.
+
+    A client repeats its registration whenever its device, its contacts or its chats change, and a push that arrives
+    proves that the device exists. A registration without either for months is abandoned, or was made up.
+
+    Above a limit, nothing is unregistered until an operator allows it: see `upkeep.retention.may_expire`.
+    """
+    if not upkeep.may_expire(now=now, keep=keep):
+        return
+    for step in upkeep.walk():
+        with transaction.atomic():
+            expired = upkeep.expire(step, now=now, keep=keep)
+            acceptance.withdraw(expired, now=now)
+        yield len(expired)

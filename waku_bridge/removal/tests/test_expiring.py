@@ -15,7 +15,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from tests.rig import rows
 from waku_bridge import query_topics
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.removal import expiring, retention
+from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -24,7 +24,7 @@ LONG_AGO, LATELY = NOW - KEEP - timedelta(seconds=1), NOW - KEEP + timedelta(sec
 
 
 def expire() -> int:
-    return sum(expiring.expire(now=NOW, keep=KEEP))
+    return sum(retention.expire(now=NOW, keep=KEEP))
 
 
 def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered() -> None:

@@ -8,8 +8,6 @@ import json
 import re
 from urllib.parse import quote, quote_plus, unquote
 
-from notifications.gateways.gorush.answers.masking import MARK, mask
-
 # Enough for a percent-encoded token of 4 KiB, which stands before the part that matters.
 MAX_ERROR_LENGTH = 32_768
 MAX_SIGNATURE_LENGTH = 200
@@ -18,6 +16,8 @@ MIN_SECRET_PART = 8
 TOKEN = "<token>"  # noqa: S105 - stands for a token
 # Characters that Go leaves as they are in the path of a URL.
 SAFE_IN_PATHS = "$&+,/:;=@"
+# The number of characters that gorush masks at both ends of a token.
+MARK = 10
 
 # Go quotes the URL of a failed request, with \" for a quote inside. The quantifiers are possessive, so that matching
 # takes linear time also when no quote closes the URL.
@@ -80,3 +80,14 @@ def _shapes(device_token: str) -> list[str]:
     elif middle:
         shapes.add(mask(device_token))
     return sorted({shape.casefold() for shape in shapes} - {""}, key=len, reverse=True)
+
+
+def mask(token: str) -> str:
+    """Mask a token as gorush does in its answers while `log.hide_token` is on, its default.
+
+    Of a short token all is masked, of a longer one the first and last ten characters wherever they occur.
+    """
+    if len(token) < 2 * MARK:
+        return "*" * len(token)
+    first, last = token[:MARK], token[-MARK:]
+    return token.replace(last, "*" * MARK).replace(first, "*" * MARK)

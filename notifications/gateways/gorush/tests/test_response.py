@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.answers.masking import mask
 from notifications.gateways.gorush.answers.redaction import (
     MAX_ERROR_LENGTH,
     MAX_SIGNATURE_LENGTH,
     longest_literal,
+    mask,
     signature,
     without_token,
 )
