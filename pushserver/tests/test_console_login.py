@@ -207,6 +207,15 @@ def test_the_access_log_is_kept_as_long_as_the_setting_says(setting):
     assert tasks.purge_visits.name in {entry["task"] for entry in django_settings.CELERY_BEAT_SCHEDULE.values()}
 
 
+@pytest.mark.parametrize("make", [rows.make_canary_run, rows.make_xmpp_canary_run])
+def test_runs_of_a_canary_are_kept_for_a_week(make):
+    old, young = (
+        make(state="passed", started_at=timezone.now() - timedelta(days=7, minutes=minutes)) for minutes in (1, -1)
+    )
+    tasks.purge_visits()
+    assert list(type(old).objects.all()) == [young]
+
+
 def test_sessions_that_ended_and_failed_logins_that_lock_nobody_out_are_removed(client, person):
     ago = timezone.now() - timedelta(seconds=1)
     client.force_login(person)
