@@ -45,7 +45,7 @@ class Pool:
     """Connections of all simulated processes."""
 
     def __init__(self) -> None:
-        self._free: list[psycopg.Connection[Any]] = []
+        self._free: list[TimedConnection] = []
         self.settings = connections["default"].settings_dict
         self.parameters = connections["default"].get_connection_params() | {
             "options": OPTIONS,
@@ -53,12 +53,13 @@ class Pool:
         }
         self.parameters.pop("cursor_factory", None)
 
-    def take(self) -> "psycopg.Connection[Any]":
+    def take(self) -> "TimedConnection":
         if self._free:
             return self._free.pop()
         return TimedConnection.connect(**self.parameters, autocommit=True)
 
-    def give_back(self, raw: "psycopg.Connection[Any]") -> None:
+    def give_back(self, raw: "TimedConnection") -> None:
+        raw.leave_pipeline()
         raw.rollback()
         raw.autocommit = True
         raw._notify_handlers.clear()
@@ -78,7 +79,7 @@ class Wrapper(DatabaseWrapper):
         self._pool = pool
         self._seed = seed
 
-    def get_new_connection(self, _conn_params: dict[str, Any]) -> "psycopg.Connection[Any]":
+    def get_new_connection(self, _conn_params: dict[str, Any]) -> "TimedConnection":
         self._unsent = []
         raw = self._pool.take()
         raw.cursor_factory = psycopg.ClientCursor
@@ -96,7 +97,7 @@ class Wrapper(DatabaseWrapper):
             self._pool.give_back(self.connection)
 
 
-def execute_quietly(raw: "psycopg.Connection[Any]", sql: str) -> None:
+def execute_quietly(raw: "TimedConnection", sql: str) -> None:
     """Run a statement of the simulation itself, at which no process can be killed."""
     raw.pgconn.exec_(sql.encode())
 
@@ -104,8 +105,8 @@ def execute_quietly(raw: "psycopg.Connection[Any]", sql: str) -> None:
 class Asynchronous:
     """Connection with the asynchronous interface that a bridge uses. Nothing on it waits."""
 
-    def __init__(self, raw: "psycopg.Connection[Any]", pool: Pool, pass_by: Callable[[], None]) -> None:
-        self._raw: psycopg.Connection[Any] | None = raw
+    def __init__(self, raw: "TimedConnection", pool: Pool, pass_by: Callable[[], None]) -> None:
+        self._raw: TimedConnection | None = raw
         self._pool = pool
         self._pass_by = pass_by
         raw.cursor_factory = psycopg.Cursor

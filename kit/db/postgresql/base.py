@@ -13,7 +13,9 @@ in one pipeline with the next read or with the COMMIT, and the BEGIN is sent wit
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import inf
+from time import perf_counter
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -22,7 +24,6 @@ from django.db import DatabaseError
 from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
 from psycopg.generators import send
-from psycopg.pq import TransactionStatus
 
 from kit.db.postgresql.versions import TooOldError, refuse_too_old
 
@@ -31,65 +32,73 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
 
 
-class _Pipeline(psycopg.Pipeline):
-    """A pipeline that ends with its Sync message.
-
-    That of psycopg sends a Flush after it, which PostgreSQL takes for a sign of life: it stops the timer of
-    `idle_in_transaction_session_timeout` and does not start it again. If a later psycopg does not call this private
-    method, a test of the timeout fails.
-    """
-
-    def _exit_gen(self) -> PQGen[None]:
-        try:
-            self._enqueue_sync()
-            yield from self._communicate_gen()
-        finally:
-            if self.result_queue:
-                yield from send(self.pgconn)  # the rest of a large statement
-            yield from self._fetch_gen(flush=False)
-
-
 class TimedConnection(psycopg.Connection[Any]):
     """A connection that is closed when a statement is not answered within `timeout_seconds` (None: no timeout)."""
 
     timeout_seconds: float | None = None
     # The number of statements that are sent together, which multiplies the timeout.
     statement_count = 1
-    # In a pipeline, psycopg knows only at the end whether a transaction has begun.
-    has_sent_begin = False
+    opened: "tuple[AbstractContextManager[psycopg.Pipeline], psycopg.Pipeline] | None" = None
+    ended_with: type[psycopg.Error] | None = None
+
+    def note_end(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Remember why the server ended the session. In a pipeline, libpq takes that error for a notice."""
+        if notice.severity_nonlocalized == "FATAL":
+            self.ended_with = psycopg.errors.lookup(str(notice.sqlstate))
 
     def wait(self, gen: PQGen[_T], interval: float = 0.1, timeout: float | None = None) -> _T:
         """Wait for an answer as psycopg does for every statement, but no longer than our own timeout."""
-        if timeout is not None or self.timeout_seconds is None:
+        if timeout is not None:
             return super().wait(gen, interval, timeout)
+        seconds = self.timeout_seconds and self.timeout_seconds * self.statement_count
+        until = perf_counter() + (seconds or inf)
         try:
-            return super().wait(gen, interval, self.timeout_seconds * self.statement_count)
-        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg raises it only for a timeout
+            return super().wait(gen, interval, seconds)
+        except psycopg.OperationalError as error:
+            if self.ended_with:
+                raise self.ended_with("the server ended the session") from error
+            if error.sqlstate or perf_counter() < until:
+                raise
             self.pgconn.finish()
             raise psycopg.OperationalError("the database does not answer") from error
 
-    def _start_query(self) -> PQGen[None]:
-        """Begin a transaction where one is needed, without waiting for the answer to the BEGIN in a pipeline.
+    def send_together(self, statements: "Sequence[Written]", *, and_leave: bool) -> None:
+        """Send statements at once, and read their answers at the end.
 
-        If a later psycopg does not call this private method, each transaction costs one more round trip.
+        The pipeline stays open until the transaction ends, because psycopg leaves a pipeline with a Flush message.
+        Within a transaction PostgreSQL takes that for a sign of life: it stops the timer of
+        `idle_in_transaction_session_timeout`, and does not start it again.
         """
-        if self._pipeline is None:
-            yield from super()._start_query()
-        elif not (self.autocommit or self.has_sent_begin) and self.pgconn.transaction_status == TransactionStatus.IDLE:
-            self.has_sent_begin = True
-            yield from self._exec_command(self._get_tx_start_command())
-
-    @contextmanager
-    def answering_together(self, statement_count: int) -> Iterator[None]:
-        """Send ``statement_count`` statements at once, and read their answers at the end."""
-        self.statement_count = statement_count
-        self._pipeline = self._pipeline or _Pipeline(self)
+        self.statement_count = len(statements)
         try:
-            with _first_error(), self.pipeline():
-                yield
+            with _first_error():
+                self._send_in_pipeline(statements, and_leave=and_leave)
+        except BaseException:
+            with suppress(psycopg.Error):
+                self.leave_pipeline()
+            raise
         finally:
-            self.statement_count, self.has_sent_begin = 1, False
+            self.statement_count = 1
         self._deliver_notifications()
+
+    def _send_in_pipeline(self, statements: "Sequence[Written]", *, and_leave: bool) -> None:
+        if self.opened is None:
+            opening = self.pipeline()
+            self.opened = opening, opening.__enter__()
+        for statement in statements:
+            statement.send(self)
+        if and_leave:
+            self.leave_pipeline()
+        else:
+            if self.pgconn.flush():  # the rest of a large statement, which `sync` would not send
+                self.wait(send(self.pgconn))
+            self.opened[1].sync()
+
+    def leave_pipeline(self) -> None:
+        """Read all answers, and end the pipeline, if one is open."""
+        opened, self.opened = self.opened, None
+        if opened:
+            opened[0].__exit__(None, None, None)
 
     def _deliver_notifications(self) -> None:
         """Deliver notifications that came with the last answer, because `select` does not see them in memory."""
@@ -102,6 +111,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._begin = Written("BEGIN", (), self._send)
         self._unsent: list[Written] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> TimedConnection:
@@ -113,6 +123,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         except TooOldError:
             connection.close()
             raise
+        connection.add_notice_handler(connection.note_end)
         connection.timeout_seconds = settings.DATABASE_TIMEOUTS.answer_seconds
         return connection
 
@@ -128,32 +139,39 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._send()
         return written
 
-    def _send(self, *, with_commit: bool = False) -> None:
-        """Send all unsent statements in one pipeline, and receive their rows."""
+    def _send(self, *, and_leave: bool = False) -> None:
+        """Send all unsent statements at once, and receive their rows."""
         unsent, self._unsent = self._unsent, []
         if not unsent:
             return
         self.ensure_connection()
-        with self.wrap_database_errors, self.connection.answering_together(len(unsent) + with_commit):
-            for written in unsent:
-                written.send(self.connection)
-            if with_commit:
-                self.connection.execute("COMMIT")
+        with self.wrap_database_errors:
+            if len(unsent) == 1 and not self.connection.opened:
+                unsent[0].send(self.connection)
+            else:
+                self.connection.send_together(unsent, and_leave=and_leave or self.get_autocommit())
+
+    def _start_transaction_under_autocommit(self) -> None:
+        """Begin a transaction with the next statement. Django calls it in place of changing psycopg's autocommit."""
+        self._unsent = [self._begin]
 
     def create_cursor(self, name: str | None = None) -> Any:
         """Return a cursor for Django's own statements, which are not pipelined."""
-        self._send()
+        self._send(and_leave=True)
+        if self.connection.opened:
+            self.connection.leave_pipeline()
         return super().create_cursor(name)
 
     def _commit(self) -> None:
-        if self._unsent:
-            self._send_and_commit()
+        if self._unsent == [self._begin]:
+            self._unsent = []
         else:
-            super()._commit()  # type: ignore[misc]  # documented for other backends, unknown to the stubs
+            self._unsent.append(Written("COMMIT", (), self._send))
+            self._send_and_commit()
 
     def _send_and_commit(self) -> None:
         try:
-            self._send(with_commit=True)
+            self._send(and_leave=True)
         except DatabaseError:  # Django rolls back after this error
             raise
         except BaseException:  # for example, a value that cannot be sent
@@ -166,11 +184,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _rollback(self) -> None:
         self._unsent = []
+        self.connection.leave_pipeline()
         super()._rollback()  # type: ignore[misc]  # as above
 
     def _close(self) -> None:
         self._unsent = []
         super()._close()  # type: ignore[misc]  # as above
+        with suppress(psycopg.Error):
+            self.connection.leave_pipeline()
 
 
 class Written:
