@@ -24,13 +24,12 @@ from bench.path import Parts
 from bench.running.servers import PUBLISH_PATH, TOPIC, Around, wait_until
 from bench.running.tables import show
 from kit.batches.batch import Wakeup, Worker
-from kit.http.connections import lasting_client
+from kit.http.connections import Connections
 from kit.processes.leader import Term
 from notifications.tasks import new_steps
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import WakuNode, to_json
-from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
@@ -109,10 +108,9 @@ def _reader_and_worker() -> Iterator[None]:
 
 
 async def _read(is_over: threading.Event) -> None:
-    for_others, patience = lasting_client(timeout_seconds=TIMEOUT_SECONDS), TIMEOUT_SECONDS
-    client = PollingClient(for_others, timeout_seconds=patience, max_answer_bytes=MAX_ANSWER_BYTES)
+    connections = Connections(silent_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_ANSWER_BYTES)
     intake = Intake(Session(QueryTopics()), keep=timedelta(days=1))
-    node = WakuNode(settings.WAKU_NODES[0], client)
+    node = WakuNode(settings.WAKU_NODES[0], connections)
     reader = LiveReader(node, TOPIC, intake, ring_capacity=1000)
     stopped = asyncio.Event()
     reading = asyncio.create_task(reader.run(Term(stopped)))
@@ -120,3 +118,4 @@ async def _read(is_over: threading.Event) -> None:
     stopped.set()
     await reading
     await intake.session.close()
+    await connections.close()

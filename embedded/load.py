@@ -19,12 +19,11 @@ from itertools import cycle
 from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
-import httpx
 import orjson
 
 from kit.buckets.bucket import BucketLimits
 from kit.figures import Distribution, distribution
-from kit.http.connections import HttpClient
+from kit.http.connections import ERRORS, Connections
 from waku_bridge.client.core import new_identity
 from waku_bridge.client.events import Destination
 from waku_bridge.client.notices import ask_to_push, one_to_one
@@ -144,7 +143,7 @@ async def send_on_time(items: Sequence[Item], due_ns: Sequence[int], send: Calla
 class PushRecord:
     """The pushes that the development gorush recorded, or the fakes behind a real one."""
 
-    def __init__(self, gorush_url: str, client: HttpClient) -> None:
+    def __init__(self, gorush_url: str, client: Connections) -> None:
         self._url = gorush_url
         self._client = client
         self._last_id = 0
@@ -163,11 +162,11 @@ class PushRecord:
         while True:
             try:
                 answer = await self._client.request("GET", f"{self._url}/dev/pushes?since={self._last_id}")
-            except httpx.TransportError:
+            except ERRORS:
                 return None
-            if answer.status_code != HTTPStatus.OK:
+            if answer.status != HTTPStatus.OK:
                 return None
-            page = orjson.loads(answer.content)
+            page = orjson.loads(answer.body)
             if not page["pushes"]:
                 return self._pushes
             accepted = [push for push in page["pushes"] if not push["error"]]

@@ -6,7 +6,7 @@ from django.conf import settings
 
 from kit.batches.batch import Step, Wakeup
 from kit.batches.journal import InFlightJournal
-from kit.http.connections import lasting_client
+from kit.http.connections import lasting_connections
 from kit.processes.once import once
 from notifications import bridges
 from notifications.delivery.steps import Delivery
@@ -47,15 +47,15 @@ def open_bridge(delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
 @once
 def _nodes() -> Nodes:
     """Return the nodes that replies are published through."""
-    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
-    return Nodes(WakuNode(url, client) for url in settings.WAKU_NODES)
+    connections = lasting_connections(silent_seconds=NODE_TIMEOUT_SECONDS, total_seconds=NODE_IN_ALL_SECONDS)
+    return Nodes(WakuNode(url, connections) for url in settings.WAKU_NODES)
 
 
 @once
 def _stores() -> Nodes:
     """Return the store nodes. They are kept apart because a node that publishes well may have a store that hangs."""
-    client = lasting_client(timeout_seconds=NODE_TIMEOUT_SECONDS, in_all_seconds=NODE_IN_ALL_SECONDS)
-    return Nodes(WakuNode(url, client) for url in settings.WAKU_STORE_NODES)
+    connections = lasting_connections(silent_seconds=NODE_TIMEOUT_SECONDS, total_seconds=NODE_IN_ALL_SECONDS)
+    return Nodes(WakuNode(url, connections) for url in settings.WAKU_STORE_NODES)
 
 
 @once

@@ -16,7 +16,7 @@ from embedded.load import LoadRequest, PushRecord, Reply, ReplyReader, Sent, eva
 from embedded.management.commands.load import is_loopback
 from kit.buckets.bucket import Limit, has, spend
 from kit.figures import distribution
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.envelope import encode_reply
@@ -147,7 +147,7 @@ def test_a_push_is_identified_by_its_ciphertext_or_its_recipient_and_forgotten_o
     )
 
     async def main():
-        async with TestClient(TestServer(create_app())) as gorush, new_client(timeout_seconds=30) as client:
+        async with TestClient(TestServer(create_app())) as gorush, Connections(silent_seconds=30) as client:
 
             async def push(*sent_data):
                 for data in sent_data:

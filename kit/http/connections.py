@@ -1,7 +1,8 @@
-"""HTTP clients that stay open between tasks, and the one event loop of each process on which they run.
+"""HTTP to gorush and to Waku nodes, by aiohttp: connections that stay open between tasks, on one loop of each process.
 
 Tasks are synchronous. Their HTTP requests run concurrently on a loop in a thread of its own. So keep-alive connections
-outlive a task, and a connection that the peer closes is noticed at once.
+outlive a task, and a connection that the peer closes is noticed at once. Requests that are rare are sent by httpx
+(`kit.http.asking`), which costs eighteen times the CPU time.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from io import BytesIO
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import aiohttp
 import httpx
@@ -34,110 +35,98 @@ MAX_BODY_IN_ONE_PIECE = 1024 * 1024
 T = TypeVar("T")
 
 
-class Answer(Protocol):
-    """The answer of a peer. Names in ``headers`` are not case-sensitive."""
-
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def content(self) -> bytes: ...
+class NoFreeConnection(aiohttp.ClientError):
+    """The connections of this process are all in use. That says nothing about the peer."""
 
 
-class HttpClient(Protocol):
-    """The part of `httpx.AsyncClient` that requests to peers need. It raises only `httpx.TransportError`."""
+class BadAnswer(aiohttp.ClientError):
+    """The answer is too large, or compressed although the request did not allow it."""
 
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        content: bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer: ...
+
+# What a request raises. After the errors of `NEVER_SENT`, the peer cannot have seen the request.
+ERRORS = (aiohttp.ClientError, TimeoutError)
+NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL, NoFreeConnection)
 
 
 @dataclass(frozen=True, slots=True)
-class PlainAnswer:
-    """The answer of a peer, read completely."""
+class Answer:
+    """The answer of a peer, read completely. Names in ``headers`` are not case-sensitive."""
 
-    status_code: int
+    status: int
     headers: Mapping[str, str]
-    content: bytes
+    body: bytes
 
 
-class PlainClient:
-    """A client of aiohttp with the interface of httpx, for peers without cookies, redirects and authentication.
+class Connections:
+    """The connections to peers without cookies, redirects and authentication. The first request opens the session.
 
-    It refuses answers that are larger than ``max_answer_bytes``. It ignores the proxies of the environment, because
-    operators name gateways and Waku nodes in the settings, and expect direct connections to them. The first request
-    creates the session, in its own loop.
+    They ignore the proxies of the environment, because operators name gateways and Waku nodes in the settings, and
+    expect direct connections to them. ``silent_seconds`` is the longest silence of a peer. ``total_seconds`` is the
+    longest time of a request that has a free connection (None: no limit while data arrives).
     """
 
-    def __init__(self, timeout: aiohttp.ClientTimeout, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
-        self._timeout = timeout
+    def __init__(
+        self,
+        *,
+        silent_seconds: float,
+        total_seconds: float | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._timeout = aiohttp.ClientTimeout(
+            total=total_seconds,
+            connect=RESOLVED_AND_CONNECTED_SECONDS,
+            sock_connect=CONNECT_TIMEOUT_SECONDS,
+            sock_read=silent_seconds,
+        )
+        self._silent_seconds = silent_seconds
         self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
         # aiohttp raises the same error for a peer that cannot be reached and for connections that are all in use.
-        self._free_connections = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        content: bytes | None = None,
-        params: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> PlainAnswer:
-        """Send one request and return the answer.
+        self, method: str, url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send one request and return the answer. Raises `ERRORS`.
 
-        Raises httpx.TransportError (see `was_never_sent`). Encoded characters in ``url`` stay encoded, because nwaku
-        treats a plain comma as a separator of two values.
+        Encoded characters in ``url`` stay encoded, because nwaku treats a plain comma as a separator of two values.
         """
-        if params:
-            url = _with(url, params)
-        self._session = self._session or _new_session(self._timeout)
+        session = self._session = self._session or _new_session(self._timeout)
         await self._take_connection()
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 _parsed(url),
-                data=_body(content),
+                data=_data(body),
                 headers=headers,
                 allow_redirects=False,
                 middlewares=() if method == "POST" else ONLY_ONCE,  # aiohttp repeats no POST
             ) as response:
-                return PlainAnswer(response.status, response.headers, await self._read(response))
-        except aiohttp.ClientError as error:
-            raise _in_words_of_httpx(error) from error
-        except TimeoutError as error:  # the timeout of the whole request
-            raise httpx.ReadTimeout(type(error).__name__) from error
+                return Answer(response.status, response.headers, await self._read(response))
         finally:
-            self._free_connections.release()
+            self._free.release()
 
     async def _take_connection(self) -> None:
         try:
-            async with asyncio.timeout(POOL_TIMEOUT_SECONDS if self._free_connections.locked() else None):
-                await self._free_connections.acquire()
+            async with asyncio.timeout(POOL_TIMEOUT_SECONDS if self._free.locked() else None):
+                await self._free.acquire()
         except TimeoutError as error:
-            raise httpx.PoolTimeout("all connections of this process are in use") from error
+            raise NoFreeConnection from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise httpx.RemoteProtocolError("the answer is compressed, although the request did not allow it")
-        chunks = []
-        size = 0
-        async for chunk in response.content.iter_any():
-            size += len(chunk)
-            if size > self._max_answer_bytes:
-                raise httpx.RemoteProtocolError("the answer is too large")
-            chunks.append(chunk)
-        return b"".join(chunks)
+            raise BadAnswer("compressed")
+        content, body = response.content, bytearray()  # a list of chunks would take fifty times the size of small ones
+        while not content.at_eof():
+            if not (arrived := content.read_nowait()):
+                async with asyncio.timeout(self._silent_seconds):  # aiohttp forgets its own after a body without HTTP
+                    arrived = await content.readany()
+            body += arrived
+            if len(body) > self._max_answer_bytes:
+                raise BadAnswer("too large")
+        return bytes(body)
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         if self._session:
             await self._session.close()
 
@@ -145,14 +134,14 @@ class PlainClient:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        await self.aclose()
+        await self.close()
 
 
-def _with(url: str, params: Mapping[str, Any]) -> str:
-    try:
-        return str(httpx.URL(url, params=params))
-    except (httpx.InvalidURL, UnicodeError) as error:
-        raise httpx.LocalProtocolError("the parameters cannot be encoded in a URL") from error
+def lasting_connections(*, silent_seconds: float, total_seconds: float | None = None) -> Connections:
+    """Return connections for the loop of this process, closed when the process ends."""
+    connections = Connections(silent_seconds=silent_seconds, total_seconds=total_seconds)
+    atexit.register(lambda: submit(connections.close()).result(CONNECT_TIMEOUT_SECONDS))
+    return connections
 
 
 @lru_cache(maxsize=1024)
@@ -161,9 +150,9 @@ def _parsed(url: str) -> URL:
     return URL(url, encoded=True)
 
 
-def _body(content: bytes | None) -> bytes | BytesIO | None:
+def _data(body: bytes | None) -> bytes | BytesIO | None:
     """Return a large body as a file, because aiohttp sends files in pieces, and warns about other large bodies."""
-    return BytesIO(content) if content and len(content) > MAX_BODY_IN_ONE_PIECE else content
+    return BytesIO(body) if body and len(body) > MAX_BODY_IN_ONE_PIECE else body
 
 
 @cache
@@ -179,7 +168,7 @@ def tls_context() -> ssl.SSLContext:
 def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0,  # `PlainClient` limits them
+            limit=0,  # `Connections` limits them
             keepalive_timeout=KEPT_SECONDS,
             ssl=tls_context(),
         ),
@@ -199,7 +188,7 @@ async def _only_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
     """
     try:
         return await handler(request)
-    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError):
+    except NEVER_SENT:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         # Aiohttp does not repeat a request after this error.
@@ -207,57 +196,6 @@ async def _only_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 ONLY_ONCE = (_only_once,)
-
-
-def _in_words_of_httpx(error: aiohttp.ClientError) -> httpx.TransportError:
-    """Return the httpx error that corresponds to an aiohttp error.
-
-    After the first two, the peer cannot have seen the request, so they must not be confused with the others.
-    """
-    name = type(error).__name__
-    match error:
-        case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return httpx.ConnectError(name)
-        case aiohttp.ConnectionTimeoutError():
-            return httpx.ConnectTimeout(name)
-        case aiohttp.ServerTimeoutError():
-            return httpx.ReadTimeout(name)
-        case aiohttp.ClientResponseError():
-            return httpx.RemoteProtocolError(name)
-        case _:
-            return httpx.ReadError(name)
-
-
-def new_client(
-    *, timeout_seconds: float, in_all_seconds: float | None = None, max_answer_bytes: int = MAX_ANSWER_BYTES
-) -> PlainClient:
-    """Return a client. ``timeout_seconds`` is the longest silence of a peer. ``in_all_seconds`` is the longest time of
-    a request that has a free connection (None: no limit while data arrives).
-    """
-    timeout = aiohttp.ClientTimeout(
-        total=in_all_seconds,
-        connect=RESOLVED_AND_CONNECTED_SECONDS,
-        sock_connect=CONNECT_TIMEOUT_SECONDS,
-        sock_read=timeout_seconds,
-    )
-    return PlainClient(timeout, max_answer_bytes)
-
-
-def lasting_client(*, timeout_seconds: float, in_all_seconds: float | None = None) -> PlainClient:
-    """Return a client for the loop of this process, closed when the process ends."""
-    client = new_client(timeout_seconds=timeout_seconds, in_all_seconds=in_all_seconds)
-    atexit.register(lambda: submit(client.aclose()).result(CONNECT_TIMEOUT_SECONDS))
-    return client
-
-
-def was_never_sent(error: httpx.TransportError) -> bool:
-    """Return whether the peer cannot have seen the request, so that it is safe to repeat it."""
-    return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-
-
-def is_tls_wrong(error: httpx.TransportError) -> bool:
-    """Return whether the server has an invalid certificate, or does not speak TLS."""
-    return isinstance(error.__cause__, aiohttp.ClientSSLError)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:

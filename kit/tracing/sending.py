@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 import httpx
 import structlog
 
-from kit.http.connections import PlainClient, new_client, submit
+from kit.http.asking import ask, new_client
+from kit.http.connections import submit
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Sender(Generic[T]):
         self._waiting: deque[T] = deque(maxlen=MAX_WAITING)
         self._starting, self._sending = threading.Lock(), threading.Lock()
         self._is_started = False
-        self._client: PlainClient = new_client(timeout_seconds=EXPORT_SECONDS)
+        self._client = new_client()
 
     def add(self, item: T) -> None:
         """Queue an item, which is sent within `EVERY_SECONDS`."""
@@ -84,12 +85,13 @@ class Sender(Generic[T]):
     def _send(self, seconds: float) -> None:
         """Send one batch, and drop it if the collector does not accept it."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_IN_A_BATCH))]
-        asking = submit(self._client.request("POST", self._url, content=self._encode(batch), headers=self._headers))
+        body = self._encode(batch)
+        asking = submit(ask(self._client, "POST", self._url, seconds=seconds, content=body, headers=self._headers))
         try:
             status = asking.result(seconds).status_code
             if status >= HTTPStatus.MULTIPLE_CHOICES:
                 self._warn(status, len(batch))
-        except (httpx.TransportError, TimeoutError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             asking.cancel()
             self._warn(type(error).__name__, len(batch))
 

@@ -9,7 +9,8 @@ import structlog
 from django.core.mail import EmailMessage
 from django.db.models import Exists, OuterRef
 
-from kit.http.connections import new_client, submit
+from kit.http.asking import ask, new_client
+from kit.http.connections import submit
 from pushserver.alerts import messages
 from pushserver.alerts.messages import Message
 from pushserver.alerts.targets import Target, targets
@@ -90,7 +91,8 @@ def _post(target: Target, message: Message) -> str:
 
 async def _post_json(url: str, body: bytes) -> int:
     headers = {"Content-Type": "application/json"}
-    limits = {"timeout_seconds": TIMEOUT_SECONDS, "in_all_seconds": TIMEOUT_SECONDS}
-    async with new_client(**limits, max_answer_bytes=MAX_ANSWER_BYTES) as client:
-        answer = await client.request("POST", url, content=body, headers=headers)
+    async with new_client() as client:
+        answer = await ask(
+            client, "POST", url, seconds=TIMEOUT_SECONDS, content=body, headers=headers, max_bytes=MAX_ANSWER_BYTES
+        )
         return answer.status_code

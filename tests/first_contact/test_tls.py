@@ -23,7 +23,7 @@ CLIENTS = """
 import django; django.setup()
 from django.conf import settings
 from django.core.cache import cache
-from kit.http.connections import lasting_client, submit
+from kit.http.connections import lasting_connections, submit
 from notifications.gateways.gorush.console.part import GorushOperations
 from pushserver.celery import app
 from pushserver.indicators.asking import ask_broker
@@ -35,14 +35,14 @@ def takes(work):
     except Exception:
         return False
 
-node = lasting_client(timeout_seconds=5)
+node = lasting_connections(silent_seconds=5)
 for name, work in {
     "celery": lambda: app.connection_for_write(connect_timeout=5).default_channel.client.ping(),
     "cache": lambda: cache.add("tls", 1) or True,
     "probe": lambda: not ask_broker(),
     "metrics": lambda: list(_ask_broker()),
     "gorush": lambda: all(GorushOperations().ask().values()),
-    "node": lambda: submit(node.request("GET", settings.WAKU_NODES[0])).result(10).status_code == 200,
+    "node": lambda: submit(node.request("GET", settings.WAKU_NODES[0])).result(10).status == 200,
 }.items():
     print(name, takes(work))
 print("said", ask_broker())

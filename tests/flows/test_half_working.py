@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from kit.health.indicators import Indicator, State
-from kit.http.connections import new_client, submit
+from kit.http.connections import Connections, submit
 from notifications.delivery import steps
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.models import Halt, Notification
@@ -103,7 +103,7 @@ class World:
 
     def __init__(self, url: str, gorush: type[Gorush]) -> None:
         self.gorush, self.now = gorush, timezone.now()
-        self.client = new_client(timeout_seconds=5)
+        self.client = Connections(silent_seconds=5)
         self.process = Process(GorushGateway([url], self.client))
         self.phones = {platform: [Phone(platform) for _ in range(6)] for platform in (IOS, ANDROID)}
         self.senders = [anybody() for _ in range(4)]
@@ -164,7 +164,7 @@ def open_world(handler: type[Gorush], *, is_delivered: bool = True) -> Iterator[
         with override_settings(GORUSH_URLS=[url]):
             world = World(url, gorush)
             yield world
-        submit(world.client.aclose()).result(20)
+        submit(world.client.close()).result(20)
 
 
 @pytest.mark.parametrize(("platform", "word"), WORDS)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from coincurve import PrivateKey
 
-from kit.http.connections import PlainAnswer
+from kit.http.connections import Answer
 from notifications.gateways.gorush.rules.file import shipped_rules
 from notifications.gateways.gorush.sending.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
@@ -87,9 +87,9 @@ class OneAnswer:
     """HTTP client whose peer answers every request with the same bytes."""
 
     def __init__(self, status: int, content: bytes) -> None:
-        self._answer = PlainAnswer(status, httpx.Headers(), content)
+        self._answer = Answer(status, httpx.Headers(), content)
 
-    async def request(self, *_args: Any, **_options: Any) -> PlainAnswer:
+    async def request(self, *_args: Any, **_options: Any) -> Answer:
         return self._answer
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import HttpClient, new_client
+from kit.http.connections import Connections
 from tests.rig import server as processes
 from tests.rig.peers import Answer, ask
 from tests.rig.server import PUBSUB_TOPIC, Fleet
@@ -39,7 +39,7 @@ class Pair:
         """Run a coroutine with the node clients of production."""
 
         async def main() -> T:
-            async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=2**28) as client:
+            async with Connections(silent_seconds=TIMEOUT_SECONDS, max_answer_bytes=2**28) as client:
                 return await use(WakuNode(self.here, client), WakuNode(self.there, client))
 
         return asyncio.run(main())
@@ -103,7 +103,7 @@ class Nodes:
 class RelayReader(WakuNode):
     """Client of a node without a store, which keeps all relayed messages and answers store queries from them."""
 
-    def __init__(self, url: str, client: HttpClient) -> None:
+    def __init__(self, url: str, client: Connections) -> None:
         super().__init__(url, client)
         self._relayed: list[Any] = []
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from coincurve import PrivateKey
 
-from kit.http.connections import PlainClient, new_client
+from kit.http.connections import Connections
 from notifications.messages import PushNotification, Report
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, wait_until
 from waku_bridge.client import state as addresses
@@ -80,13 +80,13 @@ class Network:
         self.server = server
         self._gorush_url = gorush_url
         self._runner = asyncio.Runner()
-        self._http = self._run(_make_client())
+        self._http = Connections(silent_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
         self._node = node_type(node_url, self._http)
         self._session = Session(self._node, pubsub_topic=PUBSUB_TOPIC, poll_seconds=POLL_SECONDS)
         self._database = psycopg.connect(database_url, autocommit=True)
 
     def close(self) -> None:
-        self._run(self._http.aclose())
+        self._run(self._http.close())
         self._runner.close()
         self._database.close()
 
@@ -178,9 +178,9 @@ class Network:
         self._ask_gorush("POST", "/dev/faults", json.dumps(faults).encode())
 
     def _ask_gorush(self, method: str, path: str, content: bytes | None = None) -> dict[str, Any]:
-        answer = self._run(self._http.request(method, self._gorush_url + path, content=content))
-        assert answer.status_code == HTTPStatus.OK
-        return dict(json.loads(answer.content))
+        answer = self._run(self._http.request(method, self._gorush_url + path, body=content))
+        assert answer.status == HTTPStatus.OK
+        return dict(json.loads(answer.body))
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()
@@ -245,10 +245,6 @@ def _opened(message: WakuMessage, listener: Identity) -> object:
         return decode(message.payload, [listener], listener).body
     except CodecError:  # for another key: one in 5000 keys shares the topic
         return None
-
-
-async def _make_client() -> PlainClient:
-    return new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES)
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]], *, at_once: int = CONNECTIONS) -> list[T]:

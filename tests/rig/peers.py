@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -25,7 +26,7 @@ from embedded.node.node import Settings
 from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import new_client, submit
+from kit.http.connections import Connections, submit
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
@@ -195,7 +196,7 @@ def send(urls: Sequence[str], push: Push, *, timeout_seconds: float = TIMEOUT_SE
     """Send a push with the gateway and the HTTP client of production."""
 
     async def main() -> Result:
-        async with new_client(timeout_seconds=timeout_seconds) as client:
+        async with Connections(silent_seconds=timeout_seconds) as client:
             return await GorushGateway(urls, client).send(push)
 
     return replace(asyncio.run(main()), latency_ms=0)
@@ -274,6 +275,30 @@ def served(make: Callable[[], web.Application], port: int = 0) -> Iterator[tuple
         submit(runner.cleanup()).result()
 
 
+def app_of(respond: Callable[[httpx.Request], httpx.Response]) -> web.Application:
+    """Return a server that answers over real sockets what `httpx.MockTransport` would answer.
+
+    It cuts the connection where ``respond`` raises httpx.ReadError, and a second later where it raises
+    httpx.ReadTimeout.
+    """
+
+    async def handle(request: web.Request) -> web.Response:
+        url, body = f"http://{request.host}{request.raw_path}", await request.read()
+        try:
+            answer = respond(httpx.Request(request.method, url, content=body, headers=request.headers))
+        except (httpx.ReadError, httpx.ReadTimeout) as error:
+            await asyncio.sleep(isinstance(error, httpx.ReadTimeout))
+            assert request.transport
+            request.transport.close()
+            return web.Response()
+        headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+        return web.Response(status=answer.status_code, body=answer.content, headers=headers)
+
+    app = web.Application(client_max_size=2**28)
+    app.router.add_route("*", "/{path:.*}", handle)
+    return app
+
+
 @contextmanager
 def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator[WakuNode]:
     """Serve a development node in this process. ``before`` sees the body of each publication, and may answer it."""
@@ -289,9 +314,9 @@ def development_node(before: Callable[[bytes], web.Response | None]) -> Iterator
         app.middlewares.append(look)
         return app
 
-    client = new_client(timeout_seconds=5)
+    client = Connections(silent_seconds=5)
     try:
         with served(make) as (url, _):
             yield WakuNode(url, client)
     finally:
-        submit(client.aclose()).result()
+        submit(client.close()).result()

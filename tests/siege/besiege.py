@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from tests.siege.payloads import Payloads, Phone
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode
@@ -70,7 +70,7 @@ async def publish(
             size_bytes += len(message.payload)
         free.release()
 
-    async with new_client(timeout_seconds=30) as client, asyncio.TaskGroup() as group:
+    async with Connections(silent_seconds=30) as client, asyncio.TaskGroup() as group:
         node, began = WakuNode(node_url, client), time.monotonic()
         for number, (kind, message) in enumerate(sealed):
             await asyncio.sleep(max(began + number / rate - time.monotonic(), 0))

@@ -23,7 +23,7 @@ import pytest
 
 from embedded.load import LoadRequest, PushRecord, Result, WakuLoad, judge_when_recorded
 from embedded.servers import prosody
-from kit.http.connections import HttpClient, new_client
+from kit.http.connections import Connections
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK
 from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service
@@ -115,7 +115,7 @@ class Honest:
     fleet: Fleet
     waku: WakuLoad
     phones: Sequence[RegisteringClient]
-    client: HttpClient
+    client: Connections
 
     def record(self) -> PushRecord:
         return PushRecord(self.fleet.environment["GORUSH_URL"], self.client)
@@ -135,7 +135,7 @@ class Honest:
 @asynccontextmanager
 async def honest_clients(fleet: Fleet) -> AsyncIterator[tuple[Honest, list[LoadRequest]]]:
     """Register phones and push to each once, as a phone is proven then. Wait until nothing is under way."""
-    async with new_client(timeout_seconds=30, max_answer_bytes=2**30) as client:
+    async with Connections(silent_seconds=30, max_answer_bytes=2**30) as client:
         waku = WakuLoad(WakuNode(fleet.environment["WAKU_NODES"], client), SERVER.pub33, PUBSUB_TOPIC)
         honest = Honest(fleet, waku, await waku.register(DEVICES), client)
         warm_up = honest.requests(seconds=WARM_UP_SECONDS)

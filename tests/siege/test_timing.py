@@ -22,7 +22,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.http.connections import new_client, submit
+from kit.http.connections import Connections, submit
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import ChannelKey
 from notifications.queues import halts
@@ -112,13 +112,13 @@ def siege(settings: LazySettings) -> Iterator[Siege]:
         world.register(victim)
         world.notify(victim)
         connection.close()  # the world's process was the leader
-        client = new_client(timeout_seconds=5)
+        client = Connections(silent_seconds=5)
         process = Process(GorushGateway(settings.GORUSH_URLS, client), nodes=[node])
         with working(process):
             siege = Siege(world, victim, taken)
             siege.measure([[OWN]] * WARM_UP, own=world.phones[ANDROID][:1])
             yield siege
-        submit(client.aclose()).result(2)
+        submit(client.close()).result(2)
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-import httpx
 import orjson
 
-from kit.http.connections import Answer, HttpClient, was_never_sent
+from kit.http.connections import ERRORS, NEVER_SENT, Answer, Connections
 from kit.http.failover import Peers
 from kit.http.urls import host_of
 from waku_bridge.messages import WakuMessage
@@ -43,12 +42,12 @@ MAX_REASON_BYTES = 1000
 
 
 class WakuNode:
-    """One node at ``url``. The caller owns ``client``, which nodes share."""
+    """One node at ``url``. The caller owns the connections, which nodes share."""
 
-    def __init__(self, url: str, client: HttpClient) -> None:
+    def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
         self.name = host_of(url)
-        self._client = client
+        self._connections = connections
         self._peers: asyncio.Task[NodeError | None] | None = None
         self._peers_until = 0.0
         self._dated = ("", datetime.now(UTC), datetime.now(UTC))
@@ -80,7 +79,7 @@ class WakuNode:
         asked_at = datetime.now(UTC)
         response = await self._call("GET", f"/relay/v1/messages/{quote(pubsub_topic, safe='')}")
         self._dated = (response.headers.get("date", ""), asked_at, datetime.now(UTC))
-        if response.status_code == HTTP_NOT_FOUND:
+        if response.status == HTTP_NOT_FOUND:
             raise NotSubscribed(self.name)
         page = self._json(response)
         if page is None:  # go-waku's form of an empty list
@@ -115,9 +114,10 @@ class WakuNode:
 
         ``ascending`` has to be the text `true`: nwaku treats every other text as `false`.
         """
-        response = await self._call("GET", "/store/v3/messages", params=params)
-        if response.status_code != HTTP_OK:
-            raise _answered(response, store_refusal(response.status_code, _text(response), where=self.name))
+        query = urlencode(params, quote_via=quote, safe="")  # for nwaku, a plain comma separates two values
+        response = await self._call("GET", f"/store/v3/messages?{query}")
+        if response.status != HTTP_OK:
+            raise _answered(response, store_refusal(response.status, _text(response), where=self.name))
         return read_store_page(self._json(response))
 
     async def stored(self, **params: Any) -> list[Any]:
@@ -141,45 +141,45 @@ class WakuNode:
         """
         try:
             response = await self._call("GET", "/health")
-            if response.status_code in (HTTP_NOT_FOUND, HTTP_NOT_IMPLEMENTED):
+            if response.status in (HTTP_NOT_FOUND, HTTP_NOT_IMPLEMENTED):
                 return None
             self._json(response)
         except NodeError as error:
             return error
-        health = read_health(response.content)
+        health = read_health(response.body)
         return NoPeers(f"{self.name} has no peers") if health and health.has_no_peers else None
 
     async def _post(self, path: str, body: Any) -> None:
         response = await self._call("POST", path, body)
-        if response.status_code == HTTP_BAD_REQUEST and b"subscribed" in response.content:
+        if response.status == HTTP_BAD_REQUEST and b"subscribed" in response.body:
             raise NotSubscribed(self.name)
-        if response.status_code != HTTP_OK:
-            raise _answered(response, refusal(response.status_code, _text(response), where=self.name + path))
+        if response.status != HTTP_OK:
+            raise _answered(response, refusal(response.status, _text(response), where=self.name + path))
 
-    async def _call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+    async def _call(self, method: str, path: str, body: Any = None) -> Answer:
         content = None if body is None else orjson.dumps(body)
         try:
-            return await self._client.request(method, self.url + path, content=content, headers=JSON_HEADERS, **options)
-        except httpx.TransportError as error:
-            kind = Unreachable if was_never_sent(error) else NodeError
+            return await self._connections.request(method, self.url + path, body=content, headers=JSON_HEADERS)
+        except ERRORS as error:
+            kind = Unreachable if isinstance(error, NEVER_SENT) else NodeError
             raise kind(f"{self.name} cannot be reached: {type(error).__name__}") from error
 
     def _json(self, response: Answer) -> Any:
-        if response.status_code != HTTP_OK:
-            raise _answered(response, refusal(response.status_code, _text(response), where=self.name))
+        if response.status != HTTP_OK:
+            raise _answered(response, refusal(response.status, _text(response), where=self.name))
         try:
-            return parse(response.content)
+            return parse(response.body)
         except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.name} answered without JSON") from error
 
 
 def _answered(response: Answer, error: NodeError) -> NodeError:
-    error.status = response.status_code
+    error.status = response.status
     return error
 
 
 def _text(response: Answer) -> str:
-    return response.content[:MAX_REASON_BYTES].decode(errors="replace")
+    return response.body[:MAX_REASON_BYTES].decode(errors="replace")
 
 
 MAX_DISTRUST_SECONDS = 120.0

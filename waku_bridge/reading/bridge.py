@@ -8,12 +8,11 @@ from itertools import product
 
 import structlog
 
-from kit.http.connections import HttpClient
+from kit.http.connections import Connections
 from kit.processes.leader import WAKU_BRIDGE, Leader, Term
 from waku_bridge.messages import LEADER
 from waku_bridge.metrics import LOCK_HELD
 from waku_bridge.node import WakuNode
-from waku_bridge.node.polling import PollingClient
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.bound import Bound
@@ -48,14 +47,14 @@ class Plan:
 class Bridge:
     """All readers of the nodes and stores in a plan."""
 
-    def __init__(self, plan: Plan, client: HttpClient) -> None:
-        stores = [WakuNode(url, client) for url in dict.fromkeys(plan.store_nodes)]
+    def __init__(self, plan: Plan, connections: Connections) -> None:
+        stores = [WakuNode(url, connections) for url in dict.fromkeys(plan.store_nodes)]
         session = Session(QueryTopics(self._backfill_new))
         self._session = session
         intake = Intake(session, keep=plan.keep)
         live = [
             LiveReader(
-                WakuNode(url, PollingClient(client, timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES)),
+                WakuNode(url, connections),
                 topic,
                 intake,
                 ring_capacity=plan.ring_capacity,

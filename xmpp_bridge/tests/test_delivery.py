@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
-import httpx
 import orjson
 import pytest
 from django.conf import LazySettings
@@ -14,6 +14,7 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client import REGISTRY, generate_latest
 
+from kit.http.connections import Answer
 from notifications.gateways.gorush.sending.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification
@@ -54,13 +55,12 @@ class Gorush(GorushGateway):
     def __init__(self, answer: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: TAKEN) -> None:
         self.sent: list[dict[str, Any]] = []
 
-        def respond(request: httpx.Request) -> httpx.Response:
-            [notification] = orjson.loads(request.content)["notifications"]
+        async def request(_method: str, _url: str, *, body: bytes, **_options: Any) -> Answer:
+            [notification] = orjson.loads(body)["notifications"]
             self.sent.append(notification)
-            return httpx.Response(200, json=answer(notification))
+            return Answer(200, {}, orjson.dumps(answer(notification)))
 
-        client = httpx.AsyncClient(transport=httpx.MockTransport(respond))
-        super().__init__(["http://gorush.test"], client)
+        super().__init__(["http://gorush.test"], Mock(request=request))
 
 
 def refusing(error: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from embedded.demo import people, xmpp
 from embedded.demo.reports import publish_stored
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from waku_bridge.client.session import Session
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
@@ -62,7 +62,7 @@ async def _until_stopped(options: dict[str, Any]) -> None:
 
 async def _live(options: dict[str, Any]) -> None:
     pause, seed = options["pause"], options["seed"]
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client, asyncio.TaskGroup() as group:
+    async with Connections(silent_seconds=TIMEOUT_SECONDS) as client, asyncio.TaskGroup() as group:
         if settings.WAKU_NODES:
             node, topic = WakuNode(settings.WAKU_NODES[0], client), settings.WAKU_PUBSUB_TOPICS[0]
             session = Session(node, pubsub_topic=topic, poll_seconds=POLL_SECONDS)

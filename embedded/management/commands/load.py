@@ -15,7 +15,7 @@ from rich.table import Table
 
 from embedded.load import PushRecord, Result, WakuLoad, phones_for
 from kit.figures import Distribution
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import parse_chat_key
@@ -82,7 +82,7 @@ def is_loopback(url: str) -> bool:
 
 
 async def _run(options: dict[str, Any], console: Console) -> Result:
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES) as client:
+    async with Connections(silent_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_RECORD_BYTES) as client:
         record, topic = PushRecord(options["gorush"], client), settings.WAKU_PUBSUB_TOPICS[0]
         server = parse_chat_key(options["server"]) if options["server"] else server_identity().pub33
         load = WakuLoad(WakuNode(options["node"], client), server, topic)

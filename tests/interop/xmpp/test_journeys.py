@@ -20,7 +20,7 @@ import pytest
 from embedded.load import PushRecord, judge_when_recorded
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from notifications.messages import Grade
 from tests.interop.xmpp.peers import (
     SERVICE,
@@ -463,7 +463,7 @@ MAX_GROWTH_BYTES = 32 * 2**20
 @pytest.mark.requirement("X19")
 async def test_a_thousand_notifications_in_ten_seconds_are_all_accounted_for(service: Service) -> None:
     bridge = psutil.Process(service.fleet.running[BRIDGE].pid)
-    async with service.user_server() as server, new_client(timeout_seconds=30) as client:
+    async with service.user_server() as server, Connections(silent_seconds=30) as client:
         sent, record, routes = Pushes(), PushRecord(service.gorush_url, client), await server.routes(100)
         await record.skip()
         before = bridge.memory_info().rss

@@ -8,8 +8,11 @@ from itertools import count
 import httpx
 import orjson
 import pytest
+from aiohttp.test_utils import TestServer
 
+from kit.http.connections import Connections
 from registrations.messages import TokenType
+from tests.rig.peers import app_of
 from tests.rig.rows import firebase_token
 from waku_bridge.client.core import Schedule
 from waku_bridge.client.events import Accepted, Advertised, Ignored, Notified, Reason
@@ -235,8 +238,8 @@ def _register(node: Node, events: list | None = None) -> Standing:
 
 def _read(node: Node, read: Callable) -> None:
     async def run() -> None:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as http:
-            await read(StoreReader(WakuNode("http://node", http), "shard", since_ns=NOW_NS))
+        async with TestServer(app_of(node)) as server, Connections(silent_seconds=5) as connections:
+            await read(StoreReader(WakuNode(f"http://127.0.0.1:{server.port}", connections), "shard", since_ns=NOW_NS))
 
     asyncio.run(run())
 
@@ -245,8 +248,9 @@ def _run(node: Node, ask: Callable, events: list | None = None):
     happened = [] if events is None else events
 
     async def run():
-        async with httpx.AsyncClient(transport=httpx.MockTransport(node)) as http:
-            waku, note = WakuNode("http://node", http), lambda _core, event: happened.append(event)
-            return await ask(Session(waku, poll_seconds=0.01, clock_ns=lambda: NOW_NS, on_event=note))
+        async with TestServer(app_of(node)) as server, Connections(silent_seconds=5) as connections:
+            waku = WakuNode(f"http://127.0.0.1:{server.port}", connections)
+            options = {"poll_seconds": 0.01, "clock_ns": lambda: NOW_NS}
+            return await ask(Session(waku, on_event=lambda _core, event: happened.append(event), **options))
 
     return asyncio.run(run())

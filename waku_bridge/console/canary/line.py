@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from kit.http.connections import PlainClient, new_client
+from kit.http.connections import Connections
 from waku_bridge.client.core import Core
 from waku_bridge.client.session import CLOCK_SKEW_NS, StoreReader
 from waku_bridge.codec.topics import message_hash
@@ -32,16 +32,17 @@ class Line:
         self._pubsub_topic = pubsub_topic
         self._before = before
         self._runner = asyncio.Runner()
-        self._client: PlainClient = new_client(timeout_seconds=TIMEOUT_SECONDS)
+        self._connections = Connections(silent_seconds=TIMEOUT_SECONDS)
         since_ns = time.time_ns() - CLOCK_SKEW_NS
-        self._nodes = [WakuNode(url, self._client) for url in nodes]
-        self._readers = [StoreReader(WakuNode(url, self._client), pubsub_topic, since_ns=since_ns) for url in stores]
+        self._nodes = [WakuNode(url, self._connections) for url in nodes]
+        asked = [WakuNode(url, self._connections) for url in stores]
+        self._readers = [StoreReader(node, pubsub_topic, since_ns=since_ns) for node in asked]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._run(self._client.aclose())
+        self._run(self._connections.close())
         self._runner.close()
 
     def publish(self, message: WakuMessage) -> None:

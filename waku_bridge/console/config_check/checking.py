@@ -18,7 +18,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from kit.health.peers import Complaint
-from kit.http.connections import Answer, HttpClient, new_client, submit
+from kit.http.asking import ask, new_client
+from kit.http.connections import submit
 from kit.http.urls import host_of
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.readings import (
@@ -104,11 +105,11 @@ def memory_of(reading: Reading) -> dict[str, Any]:
 
 
 async def _read_all(urls: Sequence[str]) -> list[Reading]:
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+    async with new_client() as client:
         return await asyncio.gather(*(_read(client, url) for url in urls))
 
 
-async def _read(client: HttpClient, url: str) -> Reading:
+async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     asked_at = timezone.now()
     health = await _ask(client, "GET", f"{url}/health")
     answered_at = timezone.now()
@@ -132,12 +133,12 @@ async def _read(client: HttpClient, url: str) -> Reading:
     )
 
 
-def _skew(answer: Answer | None, asked_at: datetime, answered_at: datetime) -> float | None:
+def _skew(answer: httpx.Response | None, asked_at: datetime, answered_at: datetime) -> float | None:
     date = answer.headers.get("Date") if answer else None
     return read_skew(date, asked_at=asked_at, answered_at=answered_at) if date else None
 
 
-def _content(answer: Answer | None) -> bytes:
+def _content(answer: httpx.Response | None) -> bytes:
     return answer.content if answer and answer.status_code == HTTP_OK else b""
 
 
@@ -146,7 +147,7 @@ def _others(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(cluster, min(set(range(len(shards) + 1)) - {number for _, number in shards})) for cluster, _ in shards[:1]]
 
 
-async def _is_joined(client: HttpClient, url: str, cluster: int, shard: int) -> bool | None:
+async def _is_joined(client: httpx.AsyncClient, url: str, cluster: int, shard: int) -> bool | None:
     """Return whether the node relays a shard. The request has no body, so that nothing can be published."""
     answer = await _ask(client, "POST", url + _messages(f"/waku/2/rs/{cluster}/{shard}"))
     return read_joined(answer.status_code, answer.content) if answer else None
@@ -163,7 +164,7 @@ async def _probe_size(url: str) -> int | None:
         os.urandom(PROBE_BYTES), PROBE_CONTENT_TOPIC, int(timezone.now().timestamp() * 10**9), ephemeral=True
     )
     topics = orjson.dumps([pubsub_topic])
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+    async with new_client() as client:
         await _ask(client, "POST", url + SUBSCRIPTIONS, topics)
         try:
             answer = await _ask(client, "POST", url + _messages(pubsub_topic), orjson.dumps(to_json(message)))
@@ -181,7 +182,7 @@ def _messages(pubsub_topic: str) -> str:
     return f"/relay/v1/messages/{quote(pubsub_topic, safe='')}"
 
 
-async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) -> Answer | None:
+async def _ask_either(client: httpx.AsyncClient, url: str, path: str, newer_path: str) -> httpx.Response | None:
     """Request the older path first: every version so far has it, and go-waku no other. nwaku calls it deprecated."""
     answer = await _ask(client, "GET", url + path)
     if answer is None or answer.status_code == HTTP_OK:
@@ -189,12 +190,9 @@ async def _ask_either(client: HttpClient, url: str, path: str, newer_path: str) 
     return await _ask(client, "GET", url + newer_path)
 
 
-async def _ask(client: HttpClient, method: str, url: str, body: bytes | None = None) -> Answer | None:
-    """Return the answer, or None when there is none within `TIMEOUT_SECONDS`.
-
-    The client's own timeout does not suffice: it starts over with every byte.
-    """
+async def _ask(client: httpx.AsyncClient, method: str, url: str, body: bytes | None = None) -> httpx.Response | None:
+    """Return the answer, or None when there is none within `TIMEOUT_SECONDS`."""
     try:
-        return await asyncio.wait_for(client.request(method, url, content=body, headers=HEADERS), TIMEOUT_SECONDS)
+        return await ask(client, method, url, seconds=TIMEOUT_SECONDS, content=body, headers=HEADERS)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from registrations.messages import TokenType
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Learned, Reason, Refused
@@ -121,7 +121,7 @@ class _Client:
             "unregister": self._unregister,
             "watch": self._watch,
         }
-        async with new_client(timeout_seconds=TIMEOUT_SECONDS) as http:
+        async with Connections(silent_seconds=TIMEOUT_SECONDS) as http:
             topic, node = settings.WAKU_PUBSUB_TOPICS[0], WakuNode(self._node_url, http)
             self._keep()
             await steps[step](Session(node, pubsub_topic=topic, poll_seconds=POLL_SECONDS, on_event=self._note))

@@ -15,7 +15,7 @@ import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from kit.http.urls import host_of
 from kit.metrics import port
 from kit.processes.ready import announce_ready
@@ -64,9 +64,9 @@ async def _read_all(plan: Plan) -> None:
         asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
     nodes, stores = (list(map(host_of, urls)) for urls in (plan.nodes, plan.store_nodes))
     log.info("bridge_started", nodes=nodes, store_nodes=stores, pubsub_topics=plan.pubsub_topics)
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as client:
+    async with Connections(silent_seconds=TIMEOUT_SECONDS, max_answer_bytes=MAX_PAGE_BYTES) as connections:
         announce_ready()  # before the lock is held: the bridge that this one replaces stops then, and releases the lock
-        await Bridge(plan, client).run(stopped)
+        await Bridge(plan, connections).run(stopped)
     log.info("bridge_stopped")
 
 

@@ -17,7 +17,7 @@ from embedded.node.wire import StoreQuery
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
-from kit.http.connections import new_client, submit
+from kit.http.connections import Connections, submit
 from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
@@ -56,7 +56,7 @@ class DevNode:
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[DevNode]]]:
     """Return a function that starts development nodes, which gossip with each other: ``start(2)``."""
     monkeypatch.setattr(node_client, "PEERS_SECONDS", 0.0)  # it is measured by another clock
-    client = new_client(timeout_seconds=5)
+    client = Connections(silent_seconds=5)
     with ExitStack() as running:
 
         def start_nodes(count: int) -> list[DevNode]:
@@ -70,7 +70,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[DevNod
             return DevNode(WakuNode(url, client), app[NODE], own.close)
 
         yield start_nodes
-    submit(client.aclose()).result()
+    submit(client.close()).result()
 
 
 class Clock:

@@ -13,7 +13,7 @@ from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 from structlog.testing import capture_logs
 
-from kit.http.connections import new_client, submit
+from kit.http.connections import Connections, submit
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration, replies_to
@@ -124,7 +124,7 @@ def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
 def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
     """Settings refuse a URL with a password. A path may be secret, too."""
     make_reply(at=clock.at)
-    client = new_client(timeout_seconds=1)
+    client = Connections(silent_seconds=1)
     node = WakuNode("http://ann:5ecret@127.0.0.1:1/5ecret", client)
     process = OutboxProcess([node], [node])
     with capture_logs() as logs:
@@ -134,7 +134,7 @@ def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
         )
         clock.goes(20)
         process.works()
-    submit(client.aclose()).result()
+    submit(client.close()).result()
     assert [(entry["event"], entry.get("node", "")) for entry in logs] == [
         ("replies_not_published", ""),
         ("node_refused_replies", "127.0.0.1:1"),
@@ -207,9 +207,9 @@ def test_a_message_that_is_too_large_is_no_failure_of_the_node(clock):
 def hanging():
     """A node that takes connections and answers nothing. Its client gives up after a minute."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = new_client(timeout_seconds=60)
+        client = Connections(silent_seconds=60)
         yield WakuNode(f"http://127.0.0.1:{listener.getsockname()[1]}", client)
-        submit(client.aclose()).result()
+        submit(client.close()).result()
 
 
 @pytest.mark.django_db(transaction=True)

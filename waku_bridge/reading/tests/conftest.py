@@ -15,7 +15,7 @@ from django.db import connection
 
 from embedded.node.node import NODE, Settings
 from embedded.node.server import create_app
-from kit.http.connections import new_client
+from kit.http.connections import Connections
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
@@ -169,7 +169,7 @@ def world(transactional_db, runner):
 
     async def begin():
         server = await stack.enter_async_context(TestServer(create_app(Settings(shards=(PUBSUB_TOPIC,)))))
-        client = await stack.enter_async_context(new_client(timeout_seconds=5, max_answer_bytes=MAX_PAGE_BYTES))
+        client = await stack.enter_async_context(Connections(silent_seconds=5, max_answer_bytes=MAX_PAGE_BYTES))
         stack.push_async_callback(asyncio.to_thread, close_connection)
         world = World(server, client)
         stack.push_async_callback(world.session.close)

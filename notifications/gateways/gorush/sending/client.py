@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 
-import httpx
+import aiohttp
 import orjson
 from django.conf import settings
 
 from kit.db.clock import clock
-from kit.http.connections import HttpClient, is_tls_wrong, lasting_client, was_never_sent
+from kit.http.connections import ERRORS, NEVER_SENT, BadAnswer, Connections, NoFreeConnection, lasting_connections
 from kit.http.failover import Peers
 from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
@@ -46,12 +46,12 @@ class GorushGateway:
     def __init__(
         self,
         urls: Sequence[str],
-        client: HttpClient,
+        connections: Connections,
         rules: Callable[[], Sequence[ErrorRule]] = shipped_rules,
         dry_run_tokens: Collection[str] = (),
     ) -> None:
         self._peers = Peers(urls)
-        self._client = client
+        self._connections = connections
         self._rules = rules
         self._dry_run_tokens = dry_run_tokens
 
@@ -86,45 +86,45 @@ class GorushGateway:
         return result
 
     async def _post(self, body: bytes, push: Push) -> Result:
-        unsent = []
+        unsent: list[Exception] = []
         for url in self._peers.in_order(monotonic()):
             began_at = clock.now()
             try:
-                response = await self._client.request("POST", f"{url}/api/push", content=body, headers=JSON_HEADERS)
-            except httpx.PoolTimeout:
+                answer = await self._connections.request("POST", f"{url}/api/push", body=body, headers=JSON_HEADERS)
+            except NoFreeConnection:
                 return NO_CONNECTION
-            except httpx.HTTPError as error:
+            except NEVER_SENT as error:
                 self._peers.failed(url, monotonic())
-                if isinstance(error, httpx.TransportError) and was_never_sent(error):
-                    unsent.append(error)
-                    continue
+                unsent.append(error)
+                continue
+            except ERRORS as error:
+                self._peers.failed(url, monotonic())
                 return Result(Outcome.AMBIGUOUS, _without_answer(error), began_at=began_at)
             self._peers.answered(url)
-            retry_after = response.headers.get("Retry-After", "")
-            rules = self._rules()
-            result = read_response(response.status_code, response.content, push, rules, retry_after=retry_after)
+            retry_after = answer.headers.get("Retry-After", "")
+            result = read_response(answer.status, answer.body, push, self._rules(), retry_after=retry_after)
             return replace(result, began_at=began_at)
         return _not_sent(unsent)
 
 
-def _not_sent(errors: Sequence[httpx.TransportError]) -> Result:
+def _not_sent(errors: Sequence[Exception]) -> Result:
     """Return the result of a push that left no connection.
 
     A gorush that cannot be reached may come back, but an operator has to correct a wrong certificate.
     """
-    if errors and all(map(is_tls_wrong, errors)):
+    if errors and all(isinstance(error, aiohttp.ClientSSLError) for error in errors):
         return Result(Outcome.CONFIG, "tls")
     return Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True)
 
 
-def _without_answer(error: httpx.HTTPError) -> str:
-    if isinstance(error, httpx.RemoteProtocolError):
-        # Also for an answer that is too large or compressed: the peer may give it every time.
+def _without_answer(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError | BadAnswer):  # the peer may give it every time
         return "not_http"
-    return TIMEOUT if isinstance(error, httpx.TimeoutException) else CUT_OFF
+    return TIMEOUT if isinstance(error, TimeoutError) else CUT_OFF
 
 
 def open_gateway() -> GorushGateway:
     """Return a client of the gorush servers of the settings."""
-    client = lasting_client(timeout_seconds=settings.GORUSH_TIMEOUT_SECONDS)
-    return GorushGateway(settings.GORUSH_URLS, client, lambda: current_rules().rules, settings.CANARY_DRY_RUN_TOKENS)
+    connections = lasting_connections(silent_seconds=settings.GORUSH_TIMEOUT_SECONDS)
+    rules, dry_run_tokens = (lambda: current_rules().rules), settings.CANARY_DRY_RUN_TOKENS
+    return GorushGateway(settings.GORUSH_URLS, connections, rules, dry_run_tokens)

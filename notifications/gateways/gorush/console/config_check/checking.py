@@ -9,7 +9,8 @@ import httpx
 from django.conf import settings
 from django.db.models import Count
 
-from kit.http.connections import MAX_CONNECTIONS, HttpClient, new_client, submit
+from kit.http.asking import ask, new_client
+from kit.http.connections import MAX_CONNECTIONS, submit
 from notifications.gateways.gorush.console.config_check import NOTICES
 from notifications.gateways.gorush.console.config_check.readings import (
     Reading,
@@ -65,11 +66,11 @@ def _failures_since(start: datetime) -> Mapping[str, int]:
 
 
 async def _read_all(urls: Collection[str]) -> list[Reading]:
-    async with new_client(timeout_seconds=TIMEOUT_SECONDS) as client:
+    async with new_client() as client:
         return await asyncio.gather(*(_read(client, url) for url in urls))
 
 
-async def _read(client: HttpClient, url: str) -> Reading:
+async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     paths = ("/api/config", "/version", "/api/stat/app")
     bodies = await asyncio.gather(*(_fetch(client, url + path) for path in paths))
     config, version, counters = (body or b"" for body in bodies)
@@ -81,15 +82,11 @@ async def _read(client: HttpClient, url: str) -> Reading:
     )
 
 
-async def _fetch(client: HttpClient, url: str) -> bytes | None:
-    """Return the body of an answer, empty for an unusable answer, or None when no server answers.
-
-    The client reads at most 1 MiB.
-    """
+async def _fetch(client: httpx.AsyncClient, url: str) -> bytes | None:
+    """Return the body of an answer, empty for an unusable answer, or None when no server answers."""
     try:
-        # The client's own timeout starts again with every byte that arrives.
-        answer = await asyncio.wait_for(client.request("GET", url), TIMEOUT_SECONDS)
-    except (httpx.RemoteProtocolError, httpx.DecodingError):
+        answer = await ask(client, "GET", url, seconds=TIMEOUT_SECONDS)
+    except httpx.RemoteProtocolError:
         return b""
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
         return None
