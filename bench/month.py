@@ -81,8 +81,8 @@ FILL = """
         finished_at, ended_on)
     SELECT n, n, 0, sha512((n %% 100000)::text::bytea), md5(n::text), 1, 'delivered', 1, 'success', false, 1, 0, at, at,
         at, at::date FROM made;
-    INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
-        outcome, code, is_guarded, late_code)
+    INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_type, app_topic, started_at,
+        latency_ms, outcome, code, is_guarded, late_code)
     SELECT n, 1, 'gorush', 2, '', at, 20, 'delivered', '', false, '' FROM made;
     DROP TABLE made
 """

@@ -30,7 +30,7 @@ INSERT INTO notifications_endednotification (id, request_id, position, public_ke
     (at + interval '90 milliseconds')::date
     FROM generate_series(1, 260000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 260000 AS at) t;
 
-INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
+INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
     outcome, code, is_guarded)
     SELECT 1 + n % 260000, 1 + n / 260000, 'gorush', 1 + n % 2,
     CASE n % 2 WHEN 0 THEN 'im.status.ethereum' ELSE '' END, at, n % 900,

@@ -21,7 +21,6 @@ END_WHAT_IS_OPEN = """
         WHERE state IN ('received', 'pending_key');
     UPDATE waku_bridge_outboundreply SET state = 'unconfirmed', ended_on = now()
         WHERE state IN ('pending', 'published');
-    UPDATE notifications_attempt SET outcome = 'ambiguous' WHERE outcome IS NULL OR outcome = '';
     DELETE FROM notifications_opennotification;
     DELETE FROM notifications_openrequest;
     DELETE FROM notifications_halt

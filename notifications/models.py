@@ -311,6 +311,15 @@ class OpenFacts(models.Model):
 class OpenNotification(NotificationFacts, OpenFacts):
     """One push to one installation that has not ended. Workers and operators act on this row alone."""
 
+    # The attempt that is under way, or else the last one: see `AttemptFacts`.
+    attempt_id = models.BigIntegerField(null=True)
+    claimed_at = models.DateTimeField(null=True)
+    gateway = models.TextField(blank=True, default="", db_default="")
+    token_type = models.PositiveSmallIntegerField(default=0, db_default=0)
+    app_topic = models.TextField(blank=True, default="", db_default="")
+    is_probe = models.BooleanField(default=False, db_default=False)
+    late_code = models.TextField(blank=True, default="", db_default="")
+
     class Meta:
         default_permissions = ()
         constraints: ClassVar = [
@@ -429,27 +438,24 @@ TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
 }
 
 
-class Attempt(models.Model):
-    """One attempt at a gateway, written before the call and completed after it: the source of error rates.
-
-    The table has a partition for each day on which attempts were claimed.
-    """
+class AttemptFacts(models.Model):
+    """The columns of an attempt at a gateway."""
 
     # The notification may be gone: an attempt stays until its own day is dropped.
     notification = models.ForeignKey(
-        Notification, on_delete=models.DO_NOTHING, related_name="attempts", db_index=False, db_constraint=False
+        Notification, on_delete=models.DO_NOTHING, related_name="%(class)ss", db_index=False, db_constraint=False
     )
     number = models.PositiveIntegerField()
     gateway = models.TextField()
     token_type = models.PositiveSmallIntegerField()
     app_topic = models.TextField(blank=True)
-    started_at = models.DateTimeField(db_index=True)  # when a batch claimed its push
+    started_at = models.DateTimeField()  # when a batch claimed its push
     began_at = models.DateTimeField(null=True)  # when its POST began; null when nothing was sent, or nobody knows
     ended_at = models.DateTimeField(null=True)  # when its result was known
     # From `Notification.unsent_since` to `began_at`; null for all but the first push.
     waited_ms = models.IntegerField(null=True)
     latency_ms = models.PositiveIntegerField(null=True)
-    outcome = models.TextField(choices=choices_of(Outcome), null=True)  # noqa: DJ001 - null: not known (yet)
+    outcome = models.TextField(choices=choices_of(Outcome), null=True)  # noqa: DJ001 - null: not known yet
     code = models.TextField(blank=True)  # the gateway's error in our words
     # The gateway's error text, without the token and any other detail of one device, so that people can tell errors
     # apart. Only people read it.
@@ -463,7 +469,23 @@ class Attempt(models.Model):
     late_code = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Attempt {self.number} of notification {self.notification_id}"
+
+
+class EndedAttempt(AttemptFacts):
+    """An attempt, written once with its result: the source of error rates.
+
+    The table has a partition for each day on which attempts were claimed. The attempt that is under way stands in its
+    `OpenNotification`. Whoever finds that its worker has died writes it as ambiguous.
+    """
+
+    class Meta:
+        default_permissions = ()
         indexes: ClassVar = [
+            models.Index(fields=["started_at"], name="attempt_started"),
             models.Index(fields=["notification", "number"], name="attempt_of_notification"),
             # The newest sends of one channel, for its breaker.
             models.Index(fields=["token_type", "app_topic", "started_at"], name="attempt_channel"),
@@ -476,8 +498,13 @@ class Attempt(models.Model):
             models.Index(fields=["code", "id"], condition=~models.Q(code=""), name="attempt_code"),
         ]
 
-    def __str__(self) -> str:
-        return f"Attempt {self.number} of notification {self.notification_id} ({self.outcome or 'open'})"
+
+class Attempt(AttemptFacts):
+    """One attempt at a gateway, ended or under way. It is read from a view."""
+
+    class Meta:
+        managed = False
+        db_table = "notifications_attempt"
 
 
 class Channel(models.Model):

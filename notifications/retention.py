@@ -11,7 +11,7 @@ from kit.db.statements import fetch
 
 REQUESTS = DayTable("notifications_answeredrequest", "ended_on", storage=WRITTEN_ONCE)
 NOTIFICATIONS = DayTable("notifications_endednotification", "ended_on", storage=WRITTEN_ONCE)
-ATTEMPTS = DayTable("notifications_attempt", "started_at")
+ATTEMPTS = DayTable("notifications_endedattempt", "started_at")
 DECIDED = DayTable("notifications_decidedatonce", "decided_on", storage=WRITTEN_ONCE)
 REFUSED = DayTable("notifications_refusedrequest", "received_at", storage=WRITTEN_ONCE)
 BY_DAY = (REQUESTS, NOTIFICATIONS, ATTEMPTS, DECIDED, REFUSED)

@@ -25,7 +25,6 @@ from notifications.acceptance.storing import (
     Ids,
     Known,
     KnownRequest,
-    NewAttempt,
     NewNotification,
     NewRequest,
     find_known,
@@ -586,7 +585,6 @@ def _recipients(decided: Sequence[_Draft]) -> list[tuple[int, bytes]]:
 
 def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datetime, now: datetime) -> NewNotification:
     addressee, notification, is_claimed = _addressee(draft), draft.notification, draft.is_claimed
-    app = addressee.channel
     return NewNotification(
         position=draft.position,
         public_key_hash=notification.public_key_hash,
@@ -609,7 +607,9 @@ def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datet
         report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
         expires_at=expires_at(now),
         unsent_since=draft.wakes_at or arrived_at,
-        attempt=NewAttempt(**app._asdict(), gateway=addressee.gateway) if is_claimed else None,
+        claimed_at=now if is_claimed else None,
+        gateway=addressee.gateway,
+        **addressee.channel._asdict(),
     )
 
 

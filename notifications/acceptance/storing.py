@@ -1,4 +1,4 @@
-"""Storage of requests: one statement inserts requests with their notifications, first attempts and deduplication keys.
+"""Storage of requests: one statement inserts requests with their notifications, claimed or not, and their keys.
 
     a sender's request ──▶ `acceptance` decides about each notification ──┐
                                                                          ├──▶ `store` ──▶ one INSERT
@@ -30,8 +30,8 @@ from notifications.models import (
     NOTIFICATION,
     REQUEST,
     AnsweredRequest,
-    Attempt,
     DecidedAtOnce,
+    EndedAttempt,
     EndedNotification,
     Notification,
     NotificationRequest,
@@ -54,15 +54,6 @@ State = Notification.State
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 RECIPIENT_BYTES = DecidedAtOnce.RECIPIENT_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewAttempt:
-    """The first attempt of a notification that is claimed when it is stored."""
-
-    token_type: int
-    app_topic: str
-    gateway: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +87,11 @@ class NewNotification:
     report: str | None = None
     expires_at: datetime
     unsent_since: datetime | None = None
-    attempt: NewAttempt | None = None
+    # Of the first attempt, where the notification is claimed when it is stored.
+    claimed_at: datetime | None = None
+    gateway: str = ""
+    token_type: int = 0
+    app_topic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,29 +140,24 @@ _STORE = f"""
         FROM unnest(%(d_key_hash)b::bytea[], %(d_request_id)b::bigint[], %(d_position)b::smallint[])
             AS new (key_hash, request_id, position)
         WHERE (SELECT TRUE FROM {table(Registration)} WHERE public_key_hash = new.key_hash LIMIT 1)
-    ), notification AS (
-        INSERT INTO notifications_opennotification
-            (id, request_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
-             route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
-             lease_until, is_wake_up, shortened_by, report, expires_at, unsent_since, payload_dropped, ambiguous_count,
-             created_at)
-        SELECT *, FALSE, 0, %(now)s
-        FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_position)b::smallint[],
-                    %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[], %(n_type)b::bigint[],
-                    %(n_state)b::text[], %(n_queue_id)b::integer[], %(n_route_id)b::bigint[],
-                    %(n_route_generation)b::bigint[], %(n_dedup_key)b::bytea[], %(n_collapse_id)b::bytea[],
-                    %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
-                    %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
-                    %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[],
-                    %(n_shortened_by)b::text[], %(n_report)b::text[], %(n_expires_at)b::timestamptz[],
-                    %(n_unsent_since)b::timestamptz[])
-        ORDER BY 11
     )
-    INSERT INTO notifications_attempt
-        (id, notification_id, token_type, app_topic, gateway, number, started_at, code, is_guarded)
-    SELECT *, 1, %(now)s, '', FALSE
-    FROM unnest(%(a_id)b::bigint[], %(a_notification_id)b::bigint[], %(a_token_type)b::smallint[],
-                %(a_app_topic)b::text[], %(a_gateway)b::text[])
+    INSERT INTO notifications_opennotification
+        (id, request_id, attempt_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
+         route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
+         lease_until, is_wake_up, shortened_by, report, expires_at, unsent_since, claimed_at, gateway, token_type,
+         app_topic, payload_dropped, ambiguous_count, created_at)
+    SELECT *, FALSE, 0, %(now)s
+    FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_attempt_id)b::bigint[],
+                %(n_position)b::smallint[], %(n_public_key_hash)b::bytea[], %(n_installation_id)b::text[],
+                %(n_type)b::bigint[], %(n_state)b::text[], %(n_queue_id)b::integer[], %(n_route_id)b::bigint[],
+                %(n_route_generation)b::bigint[], %(n_dedup_key)b::bytea[], %(n_collapse_id)b::bytea[],
+                %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
+                %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
+                %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_shortened_by)b::text[],
+                %(n_report)b::text[], %(n_expires_at)b::timestamptz[], %(n_unsent_since)b::timestamptz[],
+                %(n_claimed_at)b::timestamptz[], %(n_gateway)b::text[], %(n_token_type)b::smallint[],
+                %(n_app_topic)b::text[])
+    ORDER BY 12
 """
 
 
@@ -184,21 +174,21 @@ def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
     return new_ids(
         ("notifications_openrequest", requests),
         ("notifications_opennotification", notifications),
-        ("notifications_attempt", attempts),
+        ("notifications_endedattempt", attempts),
     )
 
 
 def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: datetime, reply_due_at: datetime) -> Ids:
-    """Store requests of one bridge with their notifications and attempts, and return the ids that they took.
+    """Store requests of one bridge with their notifications, and return the ids that they and the first attempts took.
 
     The rows take the first ids of ``free``. The caller opens the transaction. The statement raises IntegrityError
     when another process has stored one of the requests meanwhile; `find_known` then finds that request.
     """
     notifications = [notification for request in requests for notification in request.notifications]
-    attempts = [notification.attempt for notification in notifications if notification.attempt]
-    ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[: len(attempts)])
+    claimed = sum(notification.claimed_at is not None for notification in notifications)
+    ids = Ids(free.requests[: len(requests)], free.notifications[: len(notifications)], free.attempts[:claimed])
+    attempts = iter(ids.attempts)
     parents = [pk for pk, r in zip(ids.requests, requests, strict=True) for _ in r.notifications]
-    claimed = [pk for pk, n in zip(ids.notifications, notifications, strict=True) if n.attempt]
     decided = [(pk, *each) for pk, r in zip(ids.requests, requests, strict=True) for each in r.decided_for]
     repeatable = [request.request_key for request in requests if len(request.request_key) <= KEY_BYTES]
     own = {
@@ -208,16 +198,15 @@ def store(bridge: str, requests: Sequence[NewRequest], free: Ids, *, now: dateti
         "reply_due_at": reply_due_at,
         "r_id": ids.requests,
         "n_id": ids.notifications,
-        "a_id": ids.attempts,
         "n_request_id": parents,
-        "a_notification_id": claimed,
+        "n_attempt_id": [next(attempts) if each.claimed_at else None for each in notifications],
         "d_request_id": [request_id for request_id, _, _ in decided],
         "d_position": [position for _, position, _ in decided],
         "d_key_hash": [key_hash for _, _, key_hash in decided],
         "today": day_of(now),
     }
     columns = _columns("r", NewRequest, requests) | _columns("n", NewNotification, notifications)
-    write(_STORE, own | columns | _columns("a", NewAttempt, attempts))
+    write(_STORE, own | columns)
     if notifications:
         write(with_days(_REFUSE_ENDED, now), {"keys": [notification.dedup_key for notification in notifications]})
     return ids
@@ -331,7 +320,7 @@ def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
 
 def remove_notifications(notification_ids: Collection[int]) -> None:
     """Remove notifications with their attempts. The caller has locked the open ones."""
-    Attempt.objects.filter(notification__in=notification_ids).delete()
+    EndedAttempt.objects.filter(notification__in=notification_ids).delete()
     for notifications in (OpenNotification, EndedNotification):
         notifications.objects.filter(pk__in=notification_ids).delete()
 
@@ -398,7 +387,7 @@ _RELEASE_ENDED: LiteralString = f"""
     UPDATE notifications_endednotification AS notification SET dedup_key = NULL
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}}) AND (
         created_at <= %(until)s OR state = '{State.UNCONFIRMED}' OR {_MAY_HAVE_REACHED_NOBODY} AND NOT EXISTS (
-            SELECT FROM notifications_attempt
+            SELECT FROM notifications_endedattempt
             WHERE notification_id = notification.id AND outcome = '{Outcome.AMBIGUOUS}'
                 AND started_at > %(until)s
         )

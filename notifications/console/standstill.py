@@ -37,7 +37,7 @@ FEW_FAILURES = 3
 FAILURES_WITHIN = timedelta(hours=1)
 _FAILED: LiteralString = " UNION ALL ".join(
     f"""(
-        SELECT token_type, app_topic, code, error, began_at, ended_at FROM notifications_attempt
+        SELECT token_type, app_topic, code, error, began_at, ended_at FROM notifications_endedattempt
         WHERE outcome = '{outcome}' AND started_at >= date_trunc('day', %(since)s) ORDER BY id DESC LIMIT 100
     )"""
     for outcome in FAILURES
@@ -47,7 +47,7 @@ _FAILED: LiteralString = " UNION ALL ".join(
 _FAILING = f"""
     WITH failed AS MATERIALIZED ({_FAILED}), app AS MATERIALIZED (
         SELECT token_type, app_topic, (
-            SELECT ended_at FROM notifications_attempt AS answered
+            SELECT ended_at FROM notifications_endedattempt AS answered
             WHERE answered.token_type = channel.token_type AND answered.app_topic = channel.app_topic
                 AND outcome IN ({ANSWERED}) AND began_at IS NOT NULL AND code <> '{DRY_RUN}' AND started_at >= %(since)s
             ORDER BY started_at DESC LIMIT 1

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import day_of
+from kit.db.partitions import day_of, with_days
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
 from kit.metrics.batches import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
@@ -102,7 +102,7 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Reco
 
     ``reach`` is what this process knows of its way to the gateways. The caller calls `end_halts` after the commit.
     """
-    _complete_attempts(results)
+    _write_attempts(results, now=now)
     known = queues.load()
     _note_reach(results, reach, known, now=now)
     breakers.trip_what_delivers_nothing(results, known, now=now)
@@ -167,31 +167,52 @@ def _believe(channel: ChannelKey, result: Result, distrusted: set[ChannelKey]) -
 
 
 _IDS = "%(ids)b::bigint[]"
-_of_attempt = partial(array_value, _IDS, "attempt.id")
-_COMPLETE = f"""
-    UPDATE notifications_attempt AS attempt
-    SET outcome = {_of_attempt("outcomes", "text")}, code = {_of_attempt("codes", "text")},
-        latency_ms = {_of_attempt("latencies", "integer")}, is_guarded = {_of_attempt("guarded", "boolean")},
-        error = {_of_attempt("errors", "text")}, began_at = {_of_attempt("begun", "timestamptz")},
-        ended_at = {_of_attempt("ended", "timestamptz")}, waited_ms = {_of_attempt("waited", "integer")}
-    WHERE attempt.id = ANY ({_IDS}) AND attempt.started_at = {_of_attempt("started", "timestamptz")}
-        AND attempt.started_at BETWEEN %(first)s AND %(last)s  -- limits the plan to one or two days
+# A late result replaces the attempt that was written when its worker seemed to be dead.
+_WRITE_ATTEMPTS: LiteralString = f"""
+    INSERT INTO notifications_endedattempt
+        (id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, began_at, ended_at,
+         waited_ms, latency_ms, outcome, code, error, is_guarded, late_code)
+    SELECT id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, began_at, ended_at,
+           waited_ms, latency_ms, outcome, code, error, is_guarded, coalesce(late_code, '')
+    FROM (
+        SELECT new.*, (
+            SELECT CASE WHEN n.attempt_id = new.id THEN n.late_code ELSE '' END
+            FROM notifications_opennotification AS n
+            WHERE n.id = new.notification_id AND coalesce(n.collapse_id, '') = new.collapse_id
+        ) AS late_code
+        FROM unnest({_IDS}, %(notifications)b::bigint[], %(collapse_ids)b::bytea[], %(numbers)b::integer[],
+                    %(gateways)b::text[], %(token_types)b::smallint[], %(app_topics)b::text[], %(probes)b::boolean[],
+                    %(started)b::timestamptz[], %(begun)b::timestamptz[], %(ended)b::timestamptz[],
+                    %(waited)b::integer[], %(latencies)b::integer[], %(outcomes)b::text[], %(codes)b::text[],
+                    %(errors)b::text[], %(guarded)b::boolean[])
+            AS new (id, notification_id, collapse_id, number, gateway, token_type, app_topic, is_probe, started_at,
+                    began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded)
+    ) AS new
+    WHERE late_code IS NOT NULL OR EXISTS (
+        SELECT FROM notifications_endednotification AS n WHERE n.id = new.notification_id
+            AND coalesce(n.collapse_id, '') = new.collapse_id AND n.ended_on IN ({{days}})
+    )
+    ON CONFLICT (id, started_at) DO UPDATE
+    SET (began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded) = (excluded.began_at,
+        excluded.ended_at, excluded.waited_ms, excluded.latency_ms, excluded.outcome, excluded.code, excluded.error,
+        excluded.is_guarded)
 """
 
 
-def _complete_attempts(results: Sequence[Done]) -> None:
-    if not results:
-        return
-    started = [claim.started_at for claim, _ in results]
+def _write_attempts(results: Sequence[Done], *, now: datetime) -> None:
+    columns = (
+        *("ids", "notifications", "collapse_ids", "numbers", "gateways", "token_types", "app_topics", "probes"),
+        *("started", "begun", "ended", "waited", "latencies", "outcomes", "codes", "errors", "guarded"),
+    )
     rows = [
         (
-            *(c.attempt_id, r.outcome.value, r.code, r.latency_ms, r.is_guarded, r.error, c.started_at),
-            *(r.began_at, r.ended_at, _waited_ms(c, r)),
+            *(c.attempt_id, c.notification_id, bytes.fromhex(c.push.collapse_id), c.push.attempt_number, c.gateway),
+            *(*c.channel, c.is_probe, c.started_at, r.began_at, r.ended_at, _waited_ms(c, r)),
+            *(r.latency_ms, r.outcome.value, r.code, r.error, r.is_guarded),
         )
         for c, r in results
     ]
-    columns = ("ids", "outcomes", "codes", "latencies", "guarded", "errors", "started", "begun", "ended", "waited")
-    write_rows(_COMPLETE, columns, rows, first=min(started), last=max(started))
+    write_rows(with_days(_WRITE_ATTEMPTS, now), columns, rows)
 
 
 def _waited_ms(claim: Claim, result: Result) -> int | None:
@@ -244,16 +265,16 @@ _COUNT_FAILURES = """
     WITH failed AS (
         SELECT attempt.id, earlier.counted + 1 AS counted
         FROM unnest(%(ids)b::bigint[], %(delivered)b::timestamptz[]) AS ours (id, delivered_at)
-        JOIN notifications_attempt AS attempt USING (id)
+        JOIN notifications_endedattempt AS attempt USING (id)
         CROSS JOIN LATERAL (
             SELECT count(*) FILTER (WHERE is_counted) AS counted, max(started_at) AS at
-            FROM notifications_attempt
+            FROM notifications_endedattempt
             WHERE notification_id = attempt.notification_id AND number < attempt.number
                 AND started_at >= %(since)s
         ) AS earlier
         WHERE attempt.started_at BETWEEN %(first)s AND %(last)s AND delivered_at >= coalesce(earlier.at, '-infinity')
     ), counted AS (
-        UPDATE notifications_attempt AS attempt SET is_counted = TRUE
+        UPDATE notifications_endedattempt AS attempt SET is_counted = TRUE
         FROM failed WHERE attempt.id = failed.id AND attempt.started_at BETWEEN %(first)s AND %(last)s
     )
     SELECT id FROM failed WHERE counted >= %(limit)s
@@ -409,12 +430,15 @@ _IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
 _FIRST: LiteralString = "ORDER BY lease_until, id"  # its index has this order; that of ids would read everything
 _TAKE_UP_LOST = f"""
     WITH lost AS (
-        SELECT id FROM notifications_opennotification WHERE {_IS_LOST}
+        SELECT * FROM notifications_opennotification WHERE {_IS_LOST}
         {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    ), completed AS (
-        UPDATE notifications_attempt AS attempt SET outcome = '{Outcome.AMBIGUOUS}', code = %(code)s, ended_at = %(now)s
-        WHERE attempt.notification_id = ANY (ARRAY(SELECT id FROM lost)) AND attempt.outcome IS NULL
-            AND attempt.started_at >= %(since)s
+    ), attempt AS (
+        INSERT INTO notifications_endedattempt
+            (id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, ended_at, outcome, code,
+             is_guarded, late_code)
+        SELECT attempt_id, id, attempt_count, gateway, token_type, app_topic, is_probe, claimed_at, %(now)s,
+               '{Outcome.AMBIGUOUS}', '{WORKER_LOST}', FALSE, late_code
+        FROM lost
     )
     UPDATE notifications_opennotification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
         ambiguous_count = n.ambiguous_count + 1, lease_until = NULL
@@ -426,11 +450,6 @@ _POSTPONE_FIRST_LOST = f"""
     WHERE id = (
         SELECT id FROM notifications_opennotification WHERE {_IS_LOST} {_FIRST} LIMIT 1 FOR UPDATE SKIP LOCKED
     )
-"""
-_FIRST_LOST = f"""
-    SELECT min(created_at) FROM (
-        SELECT created_at FROM notifications_opennotification WHERE {_IS_LOST} OFFSET 0
-    ) AS lost
 """
 LOST: LiteralString = f"SELECT FROM notifications_opennotification WHERE {_IS_LOST}"
 OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_opennotification WHERE {_LEASED}"
@@ -444,9 +463,4 @@ def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -
 
 def take_up_lost(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> int:
     """Make the notifications of dead workers ambiguous and due, and return their count. Their pushes may have left."""
-    [(first,)] = fetch(_FIRST_LOST, {"now": now, "nothing_before": nothing_before})
-    if first is None:
-        return 0
-    since = first - timedelta(minutes=1)  # clocks differ by less, and each further day is another partition
-    values = {"now": now, "nothing_before": nothing_before, "limit": limit, "code": WORKER_LOST, "since": since}
-    return len(fetch(_TAKE_UP_LOST, values))
+    return len(fetch(_TAKE_UP_LOST, {"now": now, "nothing_before": nothing_before, "limit": limit}))

@@ -135,7 +135,7 @@ class FirstAttempts:
 
 # The newest attempts of a channel come from its index, and none of them was a fault of the push.
 _LAST: LiteralString = f"""
-    SELECT extract(epoch FROM ended_at - started_at)::float8 FROM notifications_attempt
+    SELECT extract(epoch FROM ended_at - started_at)::float8 FROM notifications_endedattempt
     WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND started_at >= %(since)s
         AND gateway = %(gateway)s AND number = 1 AND NOT is_probe AND began_at IS NOT NULL AND ended_at >= started_at
         AND outcome <> '{Outcome.DEAD}'

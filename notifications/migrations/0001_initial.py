@@ -10,7 +10,6 @@ from django.db import migrations, models
 
 
 from kit.db.partitions import WRITTEN_ONCE, DayTable, PartitionByDay
-from notifications.retention import ATTEMPTS
 
 
 class Migration(migrations.Migration):
@@ -231,7 +230,7 @@ class Migration(migrations.Migration):
             model_name='notification',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', ['pending', 'in_flight', 'retrying', 'ambiguous']), _negated=True), ('ended_on', datetime.date(9999, 12, 31)), _connector='OR'), name='notification_under_way'),
         ),
-        PartitionByDay(ATTEMPTS),
+        PartitionByDay(DayTable("notifications_attempt", "started_at")),
         PartitionByDay(DayTable("notifications_notification", "ended_on", storage=WRITTEN_ONCE)),
         PartitionByDay(DayTable("notifications_notificationrequest", "ended_on", storage=WRITTEN_ONCE)),
         migrations.AddConstraint(

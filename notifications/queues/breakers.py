@@ -82,7 +82,7 @@ def _reason(failed: Sequence[Send]) -> str:
 # notifications of sends before the last answer are not read: mostly there are none of later ones.
 _FAILED_IN_A_ROW = f"""
     WITH newest AS MATERIALIZED (
-        SELECT id, notification_id, outcome, code, error, ended_at FROM notifications_attempt
+        SELECT id, notification_id, outcome, code, error, ended_at FROM notifications_endedattempt
         WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND ended_at >= %(start)s
             AND began_at IS NOT NULL AND code NOT IN ('{DRY_RUN}', '{DEVICE_LIMITED}')
             AND started_at >= greatest(%(start)s - interval '{LONGEST_SEND_SECONDS} seconds', (
@@ -124,7 +124,7 @@ _COUNT_DEAD = f"""
         SELECT DISTINCT ON (route.address_digest) attempt.outcome = '{Outcome.DEAD}'
             AND attempt.is_guarded AS is_dead
         FROM (
-            SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_attempt
+            SELECT notification_id, outcome, is_guarded, started_at AS at, id FROM notifications_endedattempt
             WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND outcome IS NOT NULL
                 AND started_at >= %(start)s
             ORDER BY started_at DESC LIMIT %(limit)s

@@ -1,6 +1,6 @@
 """Claims: a process sends what it has claimed, and no other process sends it while the lease lasts.
 
-The attempt is written before the push is sent.
+The claim stands in the row of the notification, and the attempt is written with its result: see `recording`.
 """
 
 import random
@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import LiteralString, NamedTuple
 
 import structlog
 
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of
-from kit.db.statements import array_value, fetch, write, write_rows
+from kit.db.statements import array_value, fetch, write_rows
 from kit.tracing.spans import is_on
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.models import Notification, OpenNotification
@@ -154,7 +155,7 @@ NOTED_FOR = timedelta(hours=1)
 def claim(
     *, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO
 ) -> Claimed:
-    """Claim due notifications of open queues within the limits, and write their attempts.
+    """Claim due notifications of open queues within the limits.
 
     It belongs into the transaction of a batch. After the commit the pushes may be sent, and `limits.keep` keeps their
     capacity.
@@ -371,38 +372,25 @@ def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
         move(OpenNotification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
 
 
-_CLAIM = f"""
+_of = partial(array_value, "%(ids)b::bigint[]", "n.id")
+_CLAIM: LiteralString = f"""
     UPDATE notifications_opennotification AS n
     SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
-        next_attempt_at = NULL
+        next_attempt_at = NULL, attempt_id = nextval('notifications_endedattempt_id_seq'), claimed_at = %(now)s,
+        gateway = {_of("gateways", "text")}, token_type = {_of("token_types", "smallint")},
+        app_topic = {_of("app_topics", "text")}, is_probe = {_of("probes", "boolean")}, late_code = ''
     WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
-"""
-_INSERT_ATTEMPTS = """
-    INSERT INTO notifications_attempt
-        (notification_id, number, token_type, app_topic, gateway, is_probe, started_at, code, is_guarded)
-    SELECT *, %s, '', FALSE
-    FROM unnest(%b::bigint[], %b::integer[], %b::smallint[], %b::text[], %b::text[], %b::boolean[])
-    RETURNING notification_id, id
+    RETURNING n.id, n.attempt_id
 """
 
 
 def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -> list[Claim]:
     if not claimable:
         return []
-    write(_CLAIM, {"lease_until": now + lease, "ids": [c.due.notification_id for c in claimable]})
-    attempts = fetch(
-        _INSERT_ATTEMPTS,
-        [
-            now,
-            [c.due.notification_id for c in claimable],
-            [c.due.attempt_count + 1 for c in claimable],
-            [c.channel.token_type for c in claimable],
-            [c.channel.app_topic for c in claimable],
-            [c.due.gateway for c in claimable],
-            [c.is_probe for c in claimable],
-        ],
-    )
-    ids: dict[int, int] = dict(attempts)
+    rows = [(c.due.notification_id, c.due.gateway, *c.channel, c.is_probe) for c in claimable]
+    columns = ("ids", "gateways", "token_types", "app_topics", "probes")
+    [written] = write_rows(_CLAIM, columns, rows, now=now, lease_until=now + lease)
+    ids: dict[int, int] = dict(written.rows())
     keys = _source_keys(claimable) if is_on() else {}
     return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
 

@@ -206,7 +206,7 @@ def _covers(gateway: str, app: ChannelKey) -> Q:
 
 # An attempt without a begin left no connection. One that began before counts only with an answer.
 _HAS_CONTACT = f"""
-    SELECT 1 FROM notifications_attempt
+    SELECT 1 FROM notifications_endedattempt
     WHERE started_at >= %(first)s AND gateway = %(gateway)s AND began_at IS NOT NULL AND ended_at >= %(since)s
         AND code <> '{GATEWAY_FAILED}' AND (began_at >= %(since)s OR code NOT IN ('{CUT_OFF}', '{TIMEOUT}'))
     ORDER BY started_at DESC LIMIT 1

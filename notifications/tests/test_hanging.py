@@ -146,7 +146,7 @@ def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliv
     deliverer.process_batch()
     with other_session() as other, connection.cursor() as own:
         make_due()
-        other.execute("LOCK TABLE notifications_attempt IN SHARE MODE")
+        other.execute("LOCK TABLE notifications_opennotification IN SHARE MODE")
         own.execute("SET lock_timeout = '50ms'")
         with pytest.raises(OperationalError):
             deliverer.process_batch()

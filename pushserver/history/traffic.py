@@ -15,7 +15,7 @@ from kit.db.partitions import day_of, with_days
 from kit.db.statements import table
 from kit.operations import parts
 from notifications.messages import Outcome
-from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedRequest
+from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from registrations import token_types
 
@@ -55,7 +55,7 @@ COUNT_TRAFFIC = f"""
         round(dispatch.ms[1]), round(dispatch.ms[2]), round(sent.ms[1]), round(sent.ms[2])
     FROM (
         SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY waited_ms) AS ms
-        FROM {table(Attempt)} AS attempt
+        FROM {table(EndedAttempt)} AS attempt
         WHERE {CLAIMED} AND began_at >= %(begin)s AND began_at < %(end)s AND waited_ms IS NOT NULL
     ) AS dispatch, (
         SELECT count(*) AS number,
@@ -74,7 +74,7 @@ COUNT_ATTEMPTS = f"""
         {{name}} || CASE WHEN attempt.token_type IN {{with_topic}}
             THEN ' ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to') ELSE '' END,
         outcome, code, count(*)
-    FROM {table(Attempt)} AS attempt
+    FROM {table(EndedAttempt)} AS attempt
     LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
         AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome IS NOT NULL
@@ -89,7 +89,7 @@ COUNT_ENDS = f"""
             '{Notification.State.COALESCED}')
     GROUP BY state
     UNION ALL
-    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(Attempt)} AS attempt
+    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(EndedAttempt)} AS attempt
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
         HAVING count(*) > 0
 """

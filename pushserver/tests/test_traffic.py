@@ -15,7 +15,7 @@ from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.gateways.gorush.sending.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
-from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification
+from notifications.models import Attempt, EndedAttempt, Notification, NotificationRequest, OpenNotification
 from pushserver.history import traffic
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from tests.rig import rows
@@ -216,7 +216,7 @@ def test_tries_are_counted_by_outcome_and_code_once_they_are_known() -> None:
 def test_counting_a_minute_again_replaces_what_was_counted() -> None:
     attempt = rows.make_attempt(rows.make_notification(at=NOON), outcome="ambiguous", code="worker_lost")
     traffic.count(NOON, now=NOON + MINUTE)
-    Attempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
+    EndedAttempt.objects.filter(pk=attempt.pk).update(outcome="delivered", code="")
     rows.make_attempt(attempt.notification, number=2, outcome="delivered")
 
     traffic.count(NOON, now=NOON + 2 * MINUTE)

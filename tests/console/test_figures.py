@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from notifications.models import Attempt
+from notifications.models import EndedAttempt
 from pushserver.history import traffic
 from pushserver.indicators import stored
 from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
@@ -64,9 +64,9 @@ def test_a_chart_begins_when_the_server_does(admin_client: Client) -> None:
 # Results of pushes ----------------------------------------------------------------------------------------------------
 def try_pushes(at: datetime, number: int, **fields: str) -> None:
     attempt = rows.make_attempt(token_type=1, app_topic="im.status.ethereum", started_at=at, **fields)
-    columns = {field.attname: getattr(attempt, field.attname) for field in Attempt._meta.concrete_fields}
+    columns = {field.attname: getattr(attempt, field.attname) for field in EndedAttempt._meta.concrete_fields}
     del columns["id"]
-    Attempt.objects.bulk_create(Attempt(**columns | {"number": 2 + n}) for n in range(number - 1))
+    EndedAttempt.objects.bulk_create(EndedAttempt(**columns | {"number": 2 + n}) for n in range(number - 1))
 
 
 @alive

@@ -22,7 +22,15 @@ from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.rules.table import current_rules, load_seed
 from notifications.gateways.gorush.sending.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
-from notifications.models import Attempt, DecidedAtOnce, EndedNotification, Halt, Notification, OpenNotification, Queue
+from notifications.models import (
+    DecidedAtOnce,
+    EndedAttempt,
+    EndedNotification,
+    Halt,
+    Notification,
+    OpenNotification,
+    Queue,
+)
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
@@ -68,7 +76,7 @@ def assert_in_order(steps: list[str], text: str) -> None:
 
 def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) -> None:
     notification = make_story()
-    notification.attempts.filter(number=2).update(late_code="device_gone", is_probe=True)
+    EndedAttempt.objects.filter(notification=notification, number=2).update(late_code="device_gone", is_probe=True)
     text = timeline(admin_client, notification)
     steps = [
         *("Envelope received", "Envelope processed", "Request accepted", "Notification created"),
@@ -95,7 +103,8 @@ def test_attempts_that_failed_as_the_one_before_are_one_step(admin_client: Clien
     text = timeline(admin_client, notification)
     assert "Attempts 2 to 3: transient as attempt 1; this is when the last ended" in text
     assert [f"Attempt {number} started" in text for number in range(1, 6)] == [True, False, False, True, True]
-    rows.make_attempt(notification, number=6, outcome=None, started_at=timezone.now())
+    claim = {"attempt_count": 6, "attempt_id": 0, "claimed_at": timezone.now(), "gateway": "gorush", "token_type": 2}
+    OpenNotification.objects.filter(pk=notification.pk).update(state="in_flight", **claim)
     text = timeline(admin_client, notification)
     assert ("Attempt 6 started" in text, "Attempt 6:" in text) == (True, False)
 
@@ -239,7 +248,7 @@ def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
 def test_the_end_of_a_push_that_failed_too_often_shows_its_reason(admin_client: Client) -> None:
     notification = make_story(state="undeliverable")
     assert "Apple or Google can never accept this push" in timeline(admin_client, notification)
-    notification.attempts.update(is_counted=True)
+    EndedAttempt.objects.filter(notification=notification).update(is_counted=True)
     line = first_line(admin_client, path_of(notification))
     assert "Nothing was ever delivered to its address, and 2 attempts failed while its gateway delivered" in line
 
@@ -410,7 +419,7 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
     queue = Queue.objects.create(gateway="gorush", token_type=2, is_proven=False)
     EndedNotification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
     if not has_attempt:
-        Attempt.objects.all().delete()
+        EndedAttempt.objects.all().delete()
     channel = rows.make_channel(GOOGLE)
     staffed(channel, "Paused. Why: new key", minutes=1)
     staffed(channel, "Resumed. Why: it works", minutes=2)

@@ -10,7 +10,7 @@ from kit.health.peers import Complaint
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.messages import Effect, PushLimit
-from notifications.models import Notification
+from notifications.models import EndedAttempt, Notification
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided
 from pushserver.roles import seed_roles
@@ -78,9 +78,9 @@ def _make_push_in(state: str, number: int, now: datetime) -> None:
     ago = timedelta(minutes=6 + 7 * number)
     notification = rows.make_delivered(key, ago=ago, state=state, report=report, type=1 + number % 2, **ends)
     if outcome:
-        notification.attempts.filter(number=2).update(outcome=outcome, code=code)
+        EndedAttempt.objects.filter(notification=notification, number=2).update(outcome=outcome, code=code)
     else:
-        notification.attempts.all().delete()
+        EndedAttempt.objects.filter(notification=notification).delete()
 
 
 def _make_decided(now: datetime) -> None:

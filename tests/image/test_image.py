@@ -266,7 +266,7 @@ def test_a_registration_and_a_request_wake_the_phone_once(fleet: Fleet, platform
 def test_a_nightly_report_is_made(fleet: Fleet, host: Composed) -> None:
     """The report is about the messages of the test before, moved to yesterday."""
     with psycopg.connect(DATABASE, autocommit=True) as connection:
-        connection.execute("UPDATE notifications_attempt SET started_at = started_at - interval '1 day'")
+        connection.execute("UPDATE notifications_endedattempt SET started_at = started_at - interval '1 day'")
         yesterday = (datetime.now(UTC) - timedelta(days=1)).date()
         executed(fleet, host, "reports", f"python manage.py run_reports --day {yesterday} --replace")
         states = connection.execute("SELECT state, event_count > 0 FROM spark_reports_reportrun").fetchall()

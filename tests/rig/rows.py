@@ -30,7 +30,7 @@ from django.db.models import (
 from django.utils import timezone
 
 from kit.db.partitions import day_of
-from kit.db.statements import fetch
+from kit.db.statements import fetch, new_ids
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import QueueKey
 from notifications.models import (
@@ -38,6 +38,7 @@ from notifications.models import (
     Attempt,
     Channel,
     DecidedAtOnce,
+    EndedAttempt,
     EndedNotification,
     Halt,
     Notification,
@@ -119,6 +120,7 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
 BEHIND: dict[type[Model], tuple[type[Model], type[Model]]] = {
     NotificationRequest: (OpenRequest, AnsweredRequest),
     Notification: (OpenNotification, EndedNotification),
+    Attempt: (EndedAttempt, EndedAttempt),
 }
 
 
@@ -128,6 +130,9 @@ def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     """
     at = at or timezone.now()
     own = OWN[model](at) if model in OWN else {}
+    if model is Notification and fields.get("state") == Notification.State.IN_FLIGHT:
+        own |= {"attempt_id": new_attempt_id(), "claimed_at": at, "attempt_count": 1}
+        own |= {"gateway": "gorush", "token_type": TokenType.FIREBASE}
     row = own | fields
     row |= {field.name: _value_of(field, at) for field in _required(model) if field.name not in row}
     is_over = _is_over(model, row.get("state"))
@@ -139,6 +144,11 @@ def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     names = {name for field in table._meta.concrete_fields for name in (field.name, field.attname)}
     stored = table._default_manager.create(**{name: value for name, value in row.items() if name in names})
     return model._default_manager.get(pk=stored.pk)
+
+
+def new_attempt_id() -> int:
+    [([pk],)] = fetch(*new_ids(("notifications_endedattempt", 1)))
+    return int(pk)
 
 
 def delete_all(model: type[Model]) -> None:
@@ -207,7 +217,7 @@ def make_answered_request(*, at: datetime | None = None, **fields: Any) -> Notif
 
 
 def make_attempt(notification: Notification | None = None, **fields: Any) -> Attempt:
-    """Make an attempt whose outcome is not known yet. With an outcome it also has its times."""
+    """Make an attempt. With an outcome it also has its times."""
     notification = notification or make_notification()
     row = {"number": 1, "started_at": notification.created_at} | fields
     if row.get("outcome"):

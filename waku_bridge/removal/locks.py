@@ -6,7 +6,7 @@ gateway's answers. Requests come before notifications, as in answering. Envelope
 processing: code that removes envelopes locks them first.
 """
 
-from notifications.models import Attempt, Notification, OpenNotification, OpenRequest
+from notifications.models import EndedAttempt, Notification, OpenNotification, OpenRequest
 from registrations.models import Registration, Route
 
 
@@ -15,7 +15,7 @@ def lock_all_about(key_hash: bytes) -> None:
     own = Notification.objects.filter(public_key_hash=key_hash)
     for rows in (
         Registration.objects.filter(public_key_hash=key_hash),
-        Attempt.objects.filter(notification__public_key_hash=key_hash),
+        EndedAttempt.objects.filter(notification__public_key_hash=key_hash),
         Route.objects.filter(registration__public_key_hash=key_hash),
         OpenRequest.objects.filter(pk__in=own.values("request")),
         OpenNotification.objects.filter(public_key_hash=key_hash),

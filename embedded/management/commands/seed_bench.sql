@@ -205,10 +205,11 @@ CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, 
 
 INSERT INTO notifications_opennotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
-    next_attempt_at, lease_until, created_at, expires_at)
+    next_attempt_at, lease_until, created_at, expires_at, attempt_id, claimed_at, gateway)
     SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state, report,
     chat_id, message, payload_dropped, attempt_count, ambiguous_count, next_attempt_at, lease_until, created_at,
-    expires_at FROM made_notifications WHERE is_open;
+    expires_at, CASE state WHEN 'in_flight' THEN nextval('notifications_endedattempt_id_seq') END,
+    CASE state WHEN 'in_flight' THEN now() END, 'gorush' FROM made_notifications WHERE is_open;
 
 INSERT INTO notifications_endednotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, payload_dropped, attempt_count, ambiguous_count, created_at, expires_at,
@@ -217,11 +218,11 @@ INSERT INTO notifications_endednotification (id, request_id, position, public_ke
     payload_dropped, attempt_count, ambiguous_count, created_at, expires_at, finished_at, finished_at::date
     FROM made_notifications WHERE NOT is_open;
 
-INSERT INTO notifications_attempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
+INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_type, app_topic, started_at, latency_ms,
     outcome, code, is_guarded, late_code)
     SELECT n.id, k, 'gorush', t.token_type, pg_temp.app_topic(r),
     least(n.created_at + interval '20 milliseconds' + (k - 1) * interval '4 hours', now()),
-    CASE WHEN o.outcome IS NOT NULL THEN 5 + pg_temp.pick(n.id, k, 400) END, o.outcome,
+    5 + pg_temp.pick(n.id, k, 400), o.outcome,
     CASE o.outcome WHEN 'dead' THEN pg_temp.dead_code(t.token_type, n.id) WHEN 'payload' THEN 'PayloadTooLarge'
     WHEN 'config' THEN 'InvalidProviderToken'
     WHEN 'ambiguous' THEN (ARRAY['timeout', 'connection_lost', 'not_json'])[1 + pg_temp.pick(n.id, 18, 3)]
@@ -233,7 +234,7 @@ INSERT INTO notifications_attempt (notification_id, number, gateway, token_type,
     WHEN k < n.attempt_count OR n.state IN ('retrying', 'expired')
     THEN CASE WHEN pg_temp.chance(n.id, 20) < 200 THEN 'config' ELSE 'transient' END
     WHEN n.state = 'delivered' THEN 'delivered' WHEN n.state = 'dead_token' THEN 'dead'
-    WHEN n.state = 'undeliverable' THEN 'payload' END AS outcome) o;
+    WHEN n.state = 'undeliverable' THEN 'payload' END AS outcome) o WHERE o.outcome IS NOT NULL;
 
 INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
     message_type, message_id, source, path, received_at, processed_at, ended_on)

@@ -204,7 +204,7 @@ def test_new_ids_come_from_the_sequences_of_django_in_one_statement():
         [(requests, notifications)] = fetch(*wanted)
     assert (len(set(notifications)), len(sent)) == (1000, 1)
     assert before < requests[0] < requests[1] < requests[2] < make_request().pk
-    assert fetch(*new_ids(("notifications_attempt", 0), ("notifications_opennotification", 0))) == [([], [])]
+    assert fetch(*new_ids(("notifications_endedattempt", 0), ("notifications_opennotification", 0))) == [([], [])]
 
 
 # Many rows ------------------------------------------------------------------------------------------------------------

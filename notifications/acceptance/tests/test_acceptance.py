@@ -32,7 +32,7 @@ from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpa
 from registrations.keys.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.rig.delivering import APP, LEASE, prove, take
-from tests.rig.rows import end_open, make_notification, make_registration, make_route
+from tests.rig.rows import end_open, make_attempt, make_notification, make_registration, make_route
 from tests.rig.statements import statements
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -287,7 +287,7 @@ def test_a_push_that_may_have_reached_the_phone_is_not_sent_again():
     make_recipient()
     [claim] = accept([incoming(push())], now=NOW).claims
     end_open(State.EXPIRED, at=NOW)
-    Attempt.objects.filter(notification_id=claim.notification_id).update(outcome=Outcome.AMBIGUOUS)
+    make_attempt(Notification.objects.get(pk=claim.notification_id), started_at=NOW, outcome=Outcome.AMBIGUOUS)
     again = accept([incoming(push(), amm=b"\x02" * 32, envelope=b"\x0f" * 32)], now=NOW)
     assert (again.claims, Notification.objects.count()) == ([], 1)
 

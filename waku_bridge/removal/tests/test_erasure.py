@@ -10,6 +10,7 @@ from notifications.acceptance.storing import digest_of
 from notifications.models import (
     Attempt,
     DecidedAtOnce,
+    EndedAttempt,
     Notification,
     NotificationRequest,
     OpenNotification,
@@ -150,9 +151,9 @@ def test_erasure_removes_the_version_of_an_unregistered_installation():
 
 # The rows of one client that other code locks, in this order.
 OTHERS = {
-    "processing": (InboundEnvelope, Registration, Route, Notification),
-    "recording": (Attempt, Route, Notification),
-    "answering": (OpenRequest, Notification),
+    "processing": (InboundEnvelope, Registration, Route, OpenNotification),
+    "recording": (EndedAttempt, Route, OpenNotification),
+    "answering": (OpenRequest, OpenNotification),
 }
 
 

@@ -22,7 +22,7 @@ from notifications.gateways.gorush.answers.errors import classify
 from notifications.gateways.gorush.answers.redaction import without_token
 from notifications.gateways.gorush.rules.table import current_rules
 from notifications.gateways.gorush.sending.platforms import TOKEN_TYPES
-from notifications.models import Attempt
+from notifications.models import EndedAttempt, OpenNotification
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
 MAX_BODY_BYTES = 64 * 1024
@@ -113,11 +113,10 @@ def note(failure: Failure, *, now: datetime) -> None:
     rules = current_rules()
     rules.refresh()
     rule = classify(failure.token_type, without_token(failure.error, ""), rules.rules)
-    Attempt.objects.filter(
-        notification=notification_id,
-        number=number,
-        gateway="gorush",
-        token_type=failure.token_type,
-        late_code="",
-        started_at__gte=now - MAX_AGE,
-    ).update(late_code=rule.code)
+    same = {"gateway": "gorush", "token_type": failure.token_type, "late_code": ""}
+    under_way = OpenNotification.objects.filter(
+        pk=notification_id, attempt_count=number, state=OpenNotification.State.IN_FLIGHT, **same
+    )
+    if not under_way.update(late_code=rule.code):
+        ended = EndedAttempt.objects.filter(notification=notification_id, number=number, **same)
+        ended.filter(started_at__gte=now - MAX_AGE).update(late_code=rule.code)

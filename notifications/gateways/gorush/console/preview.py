@@ -23,12 +23,12 @@ TIMEOUT = "2s"
 
 _FAILED: LiteralString = f"""
     WITH failed AS (
-        SELECT notification_id, token_type, error FROM notifications_attempt
+        SELECT notification_id, token_type, error FROM notifications_endedattempt
         WHERE outcome IN ('{Outcome.DEAD}', '{Outcome.CONFIG}', '{Outcome.PAYLOAD}',
             '{Outcome.TRANSIENT}', '{Outcome.AMBIGUOUS}') AND error <> ''
             AND started_at >= %(since)s
             AND id >= coalesce((
-                SELECT id FROM notifications_attempt WHERE started_at >= %(since)s - interval '5 minutes'
+                SELECT id FROM notifications_endedattempt WHERE started_at >= %(since)s - interval '5 minutes'
                 ORDER BY started_at LIMIT 1
             ), 0)
         ORDER BY id DESC LIMIT %(limit)s

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.gateways.gorush.answers.feedback import read_failure
-from notifications.messages import Outcome
+from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType
 from registrations.models import Route
+from tests.rig.delivering import claimed, make_due, record
 from tests.rig.rows import make_attempt, make_notification, make_route
 
 SECRET = "a-secret-of-the-hook-that-is-long-enough"
@@ -66,6 +67,14 @@ def test_the_code_of_a_failure_is_stored_beside_its_attempt(call: Call, outcome:
     attempt.refresh_from_db()
     other.refresh_from_db()
     assert (attempt.late_code, attempt.outcome, other.late_code) == ("unregistered", outcome, "")
+
+
+def test_the_code_of_an_attempt_under_way_stays_when_its_result_comes(call: Call) -> None:
+    [held] = claimed(make_due())
+    call(entry_about(Attempt.objects.get()))
+    assert late_codes() == ["unregistered"]
+    record([(held, Result(Outcome.TRANSIENT))])
+    assert late_codes() == ["unregistered"]
 
 
 @pytest.mark.parametrize(
