@@ -3,9 +3,9 @@
 The partition of a day is made a week before. While one is missing, because of a full disk or a lock, its rows go to the
 default partition. They are moved when the partition is made, so no row waits for a partition.
 
-A table of work is partitioned by the day on which a row ended (`ended_on`, a date). Rows under way have the last
-possible date, and a partition of their own. The UPDATE that ends a row sets the day, and PostgreSQL moves the row. An
-UPDATE that reopens the row moves it back.
+Work is partitioned by the day on which a row ended (`ended_on`, a date). Open requests and notifications have tables of
+their own (`SplitOpenRows`). Envelopes and replies under way have the last possible date, and a partition of their own.
+The UPDATE that ends a row sets the day, and PostgreSQL moves the row. An UPDATE that reopens the row moves it back.
 
 PostgreSQL may have analyzed the partition of rows under way while it was empty. Until the next analysis, all indexes
 seem equally cheap to the planner, also with a million rows, and so does comparing each of two hundred rows with each

@@ -625,6 +625,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
         route_id=addressee.route_id,
         route_generation=addressee.route_generation,
         attempt_id=draft.attempt_id,
+        created_at=now,
         started_at=now,
         ambiguous_count=0,
         expires_at=expires_at(now),

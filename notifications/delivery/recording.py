@@ -64,7 +64,7 @@ REPORTED: dict[str, str] = {
 
 
 class Change(NamedTuple):
-    """The change that a result makes to its notification while its attempt holds it."""
+    """The change that a result makes to its notification while its attempt holds it, and what its sender is told."""
 
     claim: Claim
     state: str
@@ -77,16 +77,8 @@ class Change(NamedTuple):
         return self.next_attempt_at is None
 
     @property
-    def ambiguous_count(self) -> int:
-        return self.claim.ambiguous_count + (self.state == State.AMBIGUOUS)
-
-
-class Recorded(NamedTuple):
-    """A result, as far as it matters to the sender."""
-
-    claim: Claim
-    is_open: bool  # its report is not fixed by this result: see `REPORTED`
-    is_token_dead: bool
+    def is_token_dead(self) -> bool:
+        return self.state == State.DEAD_TOKEN
 
     @property
     def request_id(self) -> int:
@@ -96,8 +88,12 @@ class Recorded(NamedTuple):
     def source_key(self) -> bytes:
         return self.claim.source_key
 
+    @property
+    def ambiguous_count(self) -> int:
+        return self.claim.ambiguous_count + (self.state == State.AMBIGUOUS)
 
-def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Recorded]:
+
+def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Change]:
     """Write the gateways' results in the transaction of a batch, and return what they mean for the senders.
 
     ``reach`` is what this process knows of its way to the gateways. The caller calls `end_halts` after the commit.
@@ -125,7 +121,7 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Reco
     begun = {claim.attempt_id for claim, result in results if result.began_at}
     _schedule([change for change in changes if not change.is_end], begun)
     _measure(results, known)
-    return [_recorded(claim, change) for (claim, _), change in zip(believed, changes, strict=True)]
+    return changes
 
 
 def end_halts(results: Sequence[Done], *, now: datetime) -> None:
@@ -401,10 +397,6 @@ _KEY = ("ids", "collapse_ids", "numbers", "states")
 def _key(change: Change) -> tuple[int, bytes, int, str]:
     push = change.claim.push
     return change.claim.notification_id, bytes.fromhex(push.collapse_id), push.attempt_number, str(change.state)
-
-
-def _recorded(claim: Claim, change: Change) -> Recorded:
-    return Recorded(claim, is_open=not change.is_end, is_token_dead=change.state == State.DEAD_TOKEN)
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:

@@ -18,7 +18,7 @@ from kit.db.partitions import day_of, first_day
 from kit.db.postgresql.base import Written
 from kit.db.statements import array_value, fetch, fetch_each, write_rows
 from kit.metrics.batches import observe
-from notifications.delivery.recording import Recorded
+from notifications.delivery.recording import Change
 from notifications.delivery.silence import Silence
 from notifications.messages import Answer, QueueKey, Report
 from notifications.metrics import ANSWER_SECONDS
@@ -61,7 +61,7 @@ class WaitingRequest:
     full_queue_ids: frozenset[int] = frozenset()
     is_open: bool = False  # some notification was attempted and has not ended
 
-    def note(self, recorded: Recorded | Silence) -> bool:
+    def note(self, recorded: Change | Silence) -> bool:
         """Note one result, or the end of the silence, and return whether nothing keeps the answer any more."""
         if recorded.source_key not in {b"", self.source_key}:  # another request with this one's id (fail-over)
             return False
@@ -71,7 +71,7 @@ class WaitingRequest:
         asked = self.positions.pop(recorded.claim.notification_id, None)
         if asked is not None:
             position, public_key_hash, installation_id = asked
-            self.is_open |= recorded.is_open
+            self.is_open |= not recorded.is_end
             error = report_error(is_token_dead=recorded.is_token_dead)
             self.reports[position] = Report(public_key_hash, installation_id, success=not error, error=error)
         return asked is not None and not self.positions and self.silent_queues is not None and not self.silent_queues
@@ -100,7 +100,7 @@ class WaitingRequests:
         """Return whether a request is not answered yet."""
         return self._by_id.get(request.request_id) is request
 
-    def note(self, results: Iterable[Recorded | Silence]) -> None:
+    def note(self, results: Iterable[Change | Silence]) -> None:
         """Note results that were just stored, and silences that ended, in the order of their arrival."""
         for recorded in results:
             request = self._by_id.get(recorded.request_id)

@@ -20,7 +20,7 @@ from kit.db.clock import clock
 from kit.metrics import batches
 from kit.tracing.spans import Role, note, step
 from notifications.delivery import recording, settling
-from notifications.delivery.recording import Recorded
+from notifications.delivery.recording import Change
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.delivery.silence import FirstAttempts, Silence, began
 from notifications.gateways.interface import Gateway
@@ -216,7 +216,7 @@ class Expired(Step):
 
     waits: LiteralString = queues.EXPIRED
     oldest: LiteralString = queues.OLDEST_EXPIRY
-    is_for_leader = True  # the steps of several workers would block each other, because a row that ends is moved
+    is_for_leader = True  # one worker is enough
 
     def work(self, batch: Batch) -> Work[None]:
         states = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
@@ -298,7 +298,7 @@ class Results(Step):
         self._delivery.waiting.note([each if isinstance(each, Silence) else next(recorded) for each in taken])
         return Work(taken, is_more_left=len(taken) == batch.limit)
 
-    def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Recorded]:
+    def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Change]:
         if not results:
             return ()
         note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)

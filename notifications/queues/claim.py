@@ -6,7 +6,7 @@ The claim stands in the row of the notification, and the attempt is written with
 import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import LiteralString, NamedTuple
@@ -44,7 +44,7 @@ class Claim:
     request_id: int
     route_id: int
     route_generation: int
-    attempt_id: int
+    created_at: datetime
     started_at: datetime  # of the attempt
     ambiguous_count: int
     expires_at: datetime
@@ -54,6 +54,7 @@ class Claim:
     channel: ChannelKey
     queue: QueueKey
     slot: Slot
+    attempt_id: int = 0
     unsent_since: datetime | None = None  # of the notification; None once a push of it has begun
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
@@ -112,18 +113,6 @@ class Due(NamedTuple):
     is_route_proven: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Claimable:
-    """A due notification with everything that its push needs."""
-
-    due: Due
-    channel: ChannelKey
-    queue: QueueKey
-    slot: Slot
-    address: bytes = field(repr=False)
-    is_probe: bool
-
-
 # From each of a few queues, as many notifications as the queue has capacity for. No other queue is read.
 _TAKE_DUE: LiteralString = f"""
     WITH head AS MATERIALIZED (
@@ -164,21 +153,21 @@ def claim(
     if known.is_drained:
         limits.note_crowded([])  # nothing is to be claimed, whatever the capacity
         return Claimed()
-    sorting = _Sorting(known, limits)
-    claimable = list(_probes(sorting, limit, now=now))
+    sorting = _Sorting(known, limits, now)
+    claims = list(_probes(sorting, limit))
     budgets = _budgets(known, limits, limit)
     open_budgets = {queue_id: capacity for queue_id, capacity in budgets.items() if capacity}
     taken = _take_due(open_budgets, limit, now=now, nothing_before=nothing_before)
     counts = Counter(due.queue_id for due in taken)
     limits.note_crowded([pk for pk, capacity in budgets.items() if pk != UNSORTED and counts[pk] >= capacity])
     alive = _close_what_needs_no_push(taken, now=now)
-    claimable += sorting.sort(alive)
-    sorting.write(now=now)
+    claims += sorting.sort(alive)
+    sorting.write()
     # Notifications that could neither be sent nor moved nor closed would be found again at once.
-    is_progress = bool(claimable) or sorting.has_moved or len(alive) < len(taken)
+    is_progress = bool(claims) or sorting.has_moved or len(alive) < len(taken)
     is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
     is_more_left = is_progress and (len(taken) == limit or len(counts) == QUEUES_AT_ONCE or is_probe_next)
-    return Claimed(_write(claimable, now=now, lease=lease), sorting.new_queues, is_more_left)
+    return Claimed(_write(claims, now=now, lease=lease), sorting.new_queues, is_more_left)
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
@@ -187,7 +176,7 @@ def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: 
     That is a probe where one is due. If the probe was not to blame, none is due at the next call.
     """
     known = queues.load().and_halted(limits.reach.halts())
-    ids = [probe.due.notification_id for probe in _probes(_Sorting(known, limits), 1, now=now)]
+    ids = [probe.notification_id for probe in _probes(_Sorting(known, limits, now), 1)]
     limits.give_back()
     if not ids:
         taken = _take_due(_budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before)
@@ -242,8 +231,8 @@ class _Sorting:
     The route's token, its app or its proof may have changed since the notification was put into a queue.
     """
 
-    def __init__(self, known: Queues, limits: ConcurrencyLimits) -> None:
-        self.known = known
+    def __init__(self, known: Queues, limits: ConcurrencyLimits, now: datetime) -> None:
+        self.known, self.now = known, now
         self._limits = limits
         self._moved: dict[int, int] = {}
         self._unreadable: list[int] = []
@@ -253,7 +242,7 @@ class _Sorting:
     def has_moved(self) -> bool:
         return bool(self._moved)
 
-    def sort(self, alive: Sequence[Due]) -> Iterator[Claimable]:
+    def sort(self, alive: Sequence[Due]) -> Iterator[Claim]:
         """Yield the notifications that may be sent now. The others wait in their queues."""
         for due in alive:
             key = self.queue_of(due)
@@ -261,8 +250,8 @@ class _Sorting:
                 continue
             # An unsorted notification was in no queue, so it counts as fresh and not as backlog.
             slot = Slot(self.known.id_of(key), is_backlog=due.queue_id != UNSORTED)
-            if claimable := self.prepare(due, key, slot):
-                yield claimable
+            if claim := self.prepare(due, key, slot):
+                yield claim
 
     def queue_of(self, due: Due) -> QueueKey:
         """Return the queue of a notification, and note when it is stored with another one."""
@@ -274,28 +263,28 @@ class _Sorting:
             self._moved[due.notification_id] = queue_id
         return key
 
-    def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claimable | None:
-        """Return all that a push needs, or None when its address cannot be read or there is no capacity."""
+    def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claim | None:
+        """Return the claim, or None when the address cannot be read or there is no capacity."""
         address = open_address(due.address_encrypted, due.route_id)
         if address is None:
             self._unreadable.append(due.notification_id)
         elif self._limits.enter(slot):
-            return Claimable(due, _app(due), key, slot, address, is_probe)
+            return _claim(due, address, key, slot, is_probe=is_probe, now=self.now)
         return None
 
-    def take_probe(self, key: QueueKey, slot: Slot, route_id: int, *, now: datetime) -> bool:
+    def take_probe(self, key: QueueKey, slot: Slot, route_id: int) -> bool:
         """Return whether a push to this route may be sent as a probe of the halts that cover its queue. Without
         capacity, the probe is left to other processes.
         """
         if not self._limits.has_capacity(slot):
             return False
-        self._limits.reach.note_try(key.gateway, now=now)
-        return halts.take_probe([halt for halt in self.known.covering(key) if halt.id], route_id, now=now)
+        self._limits.reach.note_try(key.gateway, now=self.now)
+        return halts.take_probe([halt for halt in self.known.covering(key) if halt.id], route_id, now=self.now)
 
-    def write(self, *, now: datetime) -> None:
+    def write(self) -> None:
         """Move notifications that were in a wrong queue, and postpone those whose address cannot be read."""
         write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
-        _postpone(self._unreadable, now=now)
+        _postpone(self._unreadable, now=self.now)
 
 
 _MOVE = f"""
@@ -309,29 +298,30 @@ def _app(due: Due) -> ChannelKey:
     return channel_key(due.token_type, due.app_topic)
 
 
-def _probes(sorting: _Sorting, limit: int, *, now: datetime) -> Iterator[Claimable]:
+def _probes(sorting: _Sorting, limit: int) -> Iterator[Claim]:
     """Yield one push for each halt that may be probed: one to a proven address, or else to any.
 
     A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
     """
     for halt in sorting.known.halts:
-        if halt.may_be_probed(now):
+        if halt.may_be_probed(sorting.now):
             covered = [row for row in sorting.known.rows.values() if halt.covers(row.key)]
-            probed = [row for row in covered if all(h.may_be_probed(now) for h in sorting.known.covering(row.key))]
+            covering = sorting.known.covering
+            probed = [row for row in covered if all(h.may_be_probed(sorting.now) for h in covering(row.key))]
             for is_proven in (True, False):
                 ids = [row.id for row in probed if row.key.is_proven == is_proven]
-                if probe := _probe(sorting, ids, limit, now=now):
+                if probe := _probe(sorting, ids, limit):
                     yield probe
                     break
 
 
-def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: datetime) -> Claimable | None:
+def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int) -> Claim | None:
     if not queue_ids:
         return None
-    taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=now)
+    taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=sorting.now)
     right = [
         (due, key)
-        for due in _close_what_needs_no_push(taken, now=now)
+        for due in _close_what_needs_no_push(taken, now=sorting.now)
         if sorting.known.id_of(key := sorting.queue_of(due)) == due.queue_id
     ]
     if not right:
@@ -339,7 +329,7 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int, *, now: date
     probed = Route.objects.filter(pk__in={halt.probed_route_id for halt in sorting.known.halts})
     due, key = _choose_probe(right, set(probed.values_list("address_digest", flat=True)))
     slot = Slot(due.queue_id)
-    is_taken = sorting.take_probe(key, slot, due.route_id, now=now)
+    is_taken = sorting.take_probe(key, slot, due.route_id)
     return sorting.prepare(due, key, slot, is_probe=True) if is_taken else None
 
 
@@ -384,15 +374,15 @@ _CLAIM: LiteralString = f"""
 """
 
 
-def _write(claimable: Sequence[Claimable], *, now: datetime, lease: timedelta) -> list[Claim]:
-    if not claimable:
+def _write(claims: Sequence[Claim], *, now: datetime, lease: timedelta) -> list[Claim]:
+    if not claims:
         return []
-    rows = [(c.due.notification_id, c.due.gateway, *c.channel, c.is_probe) for c in claimable]
+    rows = [(c.notification_id, c.gateway, *c.channel, c.is_probe) for c in claims]
     columns = ("ids", "gateways", "token_types", "app_topics", "probes")
     [written] = write_rows(_CLAIM, columns, rows, now=now, lease_until=now + lease)
     ids: dict[int, int] = dict(written.rows())
-    keys = _source_keys(claimable) if is_on() else {}
-    return [_claim(c, ids[c.due.notification_id], keys.get(c.due.request_id, b""), now=now) for c in claimable]
+    keys = _source_keys(claims) if is_on() else {}
+    return [replace(c, attempt_id=ids[c.notification_id], source_key=keys.get(c.request_id, b"")) for c in claims]
 
 
 _FIND_SOURCE_KEYS = """
@@ -400,42 +390,40 @@ _FIND_SOURCE_KEYS = """
 """
 
 
-def _source_keys(claimable: Sequence[Claimable]) -> dict[int, bytes]:
+def _source_keys(claims: Sequence[Claim]) -> dict[int, bytes]:
     """Return the source keys of these requests by request id, for traces."""
-    first = day_of(min(c.due.created_at for c in claimable))
-    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.due.request_id for c in claimable}), first]))
+    first = day_of(min(c.created_at for c in claims))
+    return dict(fetch(_FIND_SOURCE_KEYS, [list({c.request_id for c in claims}), first]))
 
 
-def _claim(claimable: Claimable, attempt_id: int, source_key: bytes, *, now: datetime) -> Claim:
-    due = claimable.due
+def _claim(due: Due, address: bytes, queue: QueueKey, slot: Slot, *, is_probe: bool, now: datetime) -> Claim:
     return Claim(
         notification_id=due.notification_id,
         request_id=due.request_id,
         route_id=due.route_id,
         route_generation=due.route_generation,
-        attempt_id=attempt_id,
+        created_at=due.created_at,
         started_at=now,
         ambiguous_count=due.ambiguous_count,
         expires_at=due.expires_at,
         gateway=due.gateway,
         address_digest=due.address_digest,
-        push=_push(due, claimable.channel, claimable.address),
-        channel=claimable.channel,
-        queue=claimable.queue,
-        slot=claimable.slot,
+        push=_push(due, address),
+        channel=_app(due),
+        queue=queue,
+        slot=slot,
         unsent_since=due.unsent_since,
         is_route_noted=bool(due.is_route_noted),
         is_route_proven=due.is_route_proven,
-        is_probe=claimable.is_probe,
-        source_key=source_key,
+        is_probe=is_probe,
     )
 
 
-def _push(due: Due, channel: ChannelKey, address: bytes) -> Push:
+def _push(due: Due, address: bytes) -> Push:
     return Push(
         notification_id=due.notification_id,
         attempt_number=due.attempt_count + 1,
-        channel=channel,
+        channel=_app(due),
         address=address,
         type=due.type,
         public_key_hash=due.public_key_hash,

@@ -18,7 +18,7 @@ from django.utils import timezone
 from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
 from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording
-from notifications.delivery.recording import Recorded, end_halts
+from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
 from notifications.gateways.interface import Gateway
 from notifications.messages import ChannelKey, Outcome, Push, Result
@@ -232,7 +232,7 @@ def due_ids(*, now=NOW, limits=None) -> list[int]:
     return ids
 
 
-def record(results: Sequence[Done], *, now=NOW, reach: Reach | None = None) -> list[Recorded]:
+def record(results: Sequence[Done], *, now=NOW, reach: Reach | None = None) -> list[Change]:
     """Record results as a batch does. Those without times began and ended at ``now``."""
     timed = [(claim, _timed(result, now)) for claim, result in results]
     return recording.record(timed, reach=Reach() if reach is None else reach, now=now)
