@@ -41,7 +41,7 @@ from registrations.routes.routes import point
 from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
 from waku_bridge.inbound.steps import Inbox
-from waku_bridge.outbound.publishing import PENDING
+from waku_bridge.outbound.results import REPLIES as REPLY_ROWS
 from waku_bridge.removal.retention import ENVELOPES, REPLIES
 
 RATE, CHUNK_SECONDS = 200, 60
@@ -53,7 +53,7 @@ PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at I
 NOT_WAITED_FOR = "SELECT 0"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 LOOKS = {"inbox": Inbox.waits, "due": IS_DUE, "expired": EXPIRED, "lost": recording.LOST}
-LOOKS |= {"overdue": settling.OVERDUE, "replies": PENDING}
+LOOKS |= {"overdue": settling.OVERDUE, "replies": REPLY_ROWS.waits}
 
 # The rows of the month have ids from here on. Those of the run itself come after them.
 FIRST_ID, CHUNK = 1_000_000, 200_000
@@ -65,7 +65,7 @@ FILL = """
     SELECT sha256(n::text::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '', 'bench', 'live',
         20, sha256(('m' || n)::bytea), at, at, (at AT TIME ZONE 'UTC')::date FROM made WHERE at >= %(envelopes_from)s;
     INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-        message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at, confirmed_at, node,
+        message_hash, state, attempt_count, repeat_count, due_at, created_at, published_at, confirmed_at, node,
         ended_on)
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
         'confirmed', 1, 0, at, at, at, at, 'bench', (at AT TIME ZONE 'UTC')::date FROM made

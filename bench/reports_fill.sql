@@ -38,7 +38,7 @@ INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_
     FROM generate_series(0, 299999) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 300000 AS at) t;
 
 INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    state, attempt_count, next_attempt_at, created_at, published_at, node, ended_on)
+    state, attempt_count, due_at, created_at, published_at, node, ended_on)
     SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'confirmed', 1, at, at,
     at + interval '20 milliseconds', 'http://127.0.0.1:8645', (at AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;

@@ -15,12 +15,14 @@ from django.db import connection, transaction
 from django.db.models import Model
 from pytest_django import DjangoDbBlocker
 
+from kit import work
 from kit.db.partitions import IS_UNDER_WAY, with_days
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from tests.rig.delivering import Process
 from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request
 from tests.rig.statements import generic_plan
+from waku_bridge.outbound.results import REPLIES
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
@@ -47,7 +49,15 @@ def _in(module: str) -> Iterator[tuple[str, str]]:
             yield f"{module}.{name}", value
 
 
+def _of_work(table: work.Table) -> Iterator[tuple[str, str]]:
+    yield from ((f"{table.name}.waits", table.waits), (f"{table.name}.oldest", table.oldest))
+    yield f"{table.name}.take", work.take_sql(table, ("id",))
+    yield f"{table.name}.done", work.done_sql(table)
+    yield f"{table.name}.again", work.again_sql(table, table.ends[:1])
+
+
 STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
+STATEMENTS |= _of_work(REPLIES)
 # Statements that also read ended rows: keys of three days, or all notifications of one request.
 OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
 WRITING = [name for name, sql in STATEMENTS.items() if re.search(r"\b(?:UPDATE notif|UPDATE waku|DELETE FROM)", sql)]
@@ -89,7 +99,7 @@ def _scans(plan: str) -> list[tuple[str, str, str]]:
 
 
 def test_statements_are_found() -> None:
-    assert len(STATEMENTS) > 50
+    assert len(STATEMENTS) > 40
     assert len(OF_DAYS) > 1
     assert set(STATEMENTS) > OF_DAYS
 

@@ -227,14 +227,18 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
         ) AS waiting
     """,
 )
+# Those of their first attempt are left out, unless its lease is over: nobody knows yet whether a node took them.
+_WAITING_REPLIES = f"""
+    FROM waku_bridge_outboundreply_under_way WHERE due_at >= {since("OverdueReplies")}
+        AND state = '{OutboundReply.State.PENDING}' AND (attempt_count > 0 OR due_at <= clock_timestamp())
+"""
 REPLIES_PENDING = StoredGauge(
     "pushserver_replies_pending",
-    "Replies in the outbox that no node has taken yet, counted up to 100 000. "
+    "Replies in the outbox that no node took so far, counted up to 100 000. "
     "When it moves: no node takes replies, see the publish errors; or no worker of the queue `batches` is running.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_outboundreply_under_way WHERE state = '{OutboundReply.State.PENDING}'
-                AND next_attempt_at >= {since("LeftBehind")} ORDER BY next_attempt_at LIMIT 100000
+            SELECT {_WAITING_REPLIES} ORDER BY due_at LIMIT 100000
         ) AS pending
     """,
 )
@@ -244,9 +248,7 @@ REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
     "When it moves: clients wait 3 s; see pushserver_replies_pending.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
-            SELECT created_at FROM waku_bridge_outboundreply_under_way
-            WHERE state = '{OutboundReply.State.PENDING}' AND next_attempt_at >= {since("LeftBehind")}
-            ORDER BY next_attempt_at LIMIT 100000
+            SELECT created_at {_WAITING_REPLIES} ORDER BY due_at LIMIT 100000
         ) AS pending
     """,
 )

@@ -148,8 +148,8 @@ class OutboundReply(models.Model):
     """One message of ours, sealed for its receiver. There is at most one for each envelope and part."""
 
     class State(models.TextChoices):
-        PENDING = "pending"  # waits for a node to take it, for the first time or again
-        PUBLISHED = "published"  # a node took it; whether the network has it is not known yet
+        PENDING = "pending"  # is being sent, or waits for a node to take it
+        PUBLISHED = "published"  # a node took it, and no store has it or answers so far
         CONFIRMED = "confirmed"  # a store node has it
         UNCONFIRMED = "unconfirmed"  # a node took it, but no store had it in time, answered in time, or was asked
         ABANDONED = "abandoned"  # no node took it while a client could still wait for it
@@ -167,10 +167,10 @@ class OutboundReply(models.Model):
     timestamp_ns = models.BigIntegerField()
     message_hash = BytesField(null=True)  # its hash in stores (32 bytes), once a node took it
     state = models.TextField(choices=State.choices, default=State.PENDING)
-    attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it
+    attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it, by what is known
     # How often it was published again because no store had it.
     repeat_count = models.PositiveSmallIntegerField(default=0)
-    next_attempt_at = models.DateTimeField()  # while pending to publish it, while published to query stores for it
+    due_at = models.DateTimeField()  # when anybody may act on it: of a claimed one the end of the lease
     created_at = models.DateTimeField(db_index=True)
     published_at = models.DateTimeField(null=True)  # when it was published last
     confirmed_at = models.DateTimeField(null=True)
@@ -189,8 +189,6 @@ class OutboundReply(models.Model):
             models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["next_attempt_at"], condition=models.Q(state="pending"), name="reply_pending"),
-            models.Index(fields=["next_attempt_at"], condition=models.Q(state="published"), name="reply_published"),
             # For lists of the console. Nearly all other replies are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"

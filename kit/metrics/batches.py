@@ -71,7 +71,7 @@ def _once_committed(add: Callable[[], None]) -> None:
 
 def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
     for labels, number in counts.items():
-        metric.labels(*labels).inc(number)
+        (metric.labels(*labels) if labels else metric).inc(number)
 
 
 def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str, of: Iterable[bytes] = ()) -> None:

@@ -198,7 +198,7 @@ HALTED_BY: Mapping[str, str] = {
 }
 # Next steps of a reply. A confirmed reply has none.
 REPLIES: Mapping[OutboundReply.State, str] = {
-    ReplyState.PENDING: "The reply waits to be published; the next try is due {when}.",
+    ReplyState.PENDING: "The reply is being published; the next try is due {when}.",
     ReplyState.PUBLISHED: "A node took the reply; the server looks for it in a store {when}.",
     ReplyState.UNCONFIRMED: "No store was found to have the reply: the sender may not have got it.",
     ReplyState.ABANDONED: "No node took the reply while the sender could wait for it: the sender got none.",

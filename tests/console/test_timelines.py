@@ -145,7 +145,7 @@ def test_the_pages_of_a_push_of_xmpp_lead_to_its_device_and_to_no_user(admin_cli
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        *(("pending", "waits to be published"), ("published", "looks for it in a store at 20")),
+        *(("pending", "is being published"), ("published", "looks for it in a store at 20")),
         *(("unconfirmed", "may not have got it"), ("abandoned", "the sender got none"), ("confirmed", "it is over.")),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_timeline_shows_the_state_of_the_reply(admin_client: Client, state: st
 
 @pytest.mark.parametrize(("state", "shown"), [("confirmed", "-"), ("pending", "in 2 min")])
 def test_only_a_reply_under_way_has_a_next_attempt(admin_client: Client, state: str, shown: str) -> None:
-    reply = rows.make_reply(state=state, next_attempt_at=timezone.now() + timedelta(minutes=2.5))
+    reply = rows.make_reply(state=state, due_at=timezone.now() + timedelta(minutes=2.5))
     assert re.search(rf"Next attempt:? {shown} ", words_of(admin_client, page_of(reply)))
 
 

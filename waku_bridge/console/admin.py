@@ -29,6 +29,7 @@ from kit.admin.lists.search import by_hash, hash_digits
 from kit.admin.operations import Operated
 from kit.admin.times import relative
 from kit.canary.admin import CanaryRunAdmin
+from kit.db.partitions import UNDER_WAY
 from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
 from waku_bridge.console.models import CanaryRun
@@ -188,11 +189,20 @@ class LostFilter(Alone, OnlyFilter):
     condition = LOST_REPLIES
 
 
+class ReplyStateFilter(WordFilter):
+    """A filter for the state of replies. Those in an open state are in the work table alone."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        found: QuerySet[Any] = super().queryset(request, queryset)
+        asked: Any = self.used_parameters.get(self.lookup_kwarg, ())
+        return found.filter(ended_on=UNDER_WAY) if {"pending", "published"}.intersection(asked) else found
+
+
 @admin.display(description="next attempt")
 def next_attempt(reply: OutboundReply) -> str:
     """Show when a node or a store is asked next. A reply that has ended keeps its last time, which means nothing."""
     is_over = OutboundReply.State(reply.state).is_terminal
-    return NOTHING if is_over else relative(reply.next_attempt_at)
+    return NOTHING if is_over else relative(reply.due_at)
 
 
 @admin.register(OutboundReply)
@@ -210,7 +220,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", WordFilter), LostFilter, ("message_type", LabelFilter), during("created_at"))
+    list_filter = (("state", ReplyStateFilter), LostFilter, ("message_type", LabelFilter), during("created_at"))
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),

@@ -1,8 +1,8 @@
 """The way of replies to the network.
 
-`recording` encodes them into the outbox, `publishing` sends them to a node after the commit, and `confirming` checks
-with store nodes whether the network has them. `Nodes` orders the nodes by their recent health. `outbox` has the steps
-of a batch that do all of this.
+`recording` encodes them into the outbox. After the commit `sending` offers each to nodes (`publishing`), and asks
+store nodes whether the network has it (`confirming`). `results` writes what came of it. `outbox` has the steps of a
+batch that do all of this. `Nodes` orders the nodes by their recent health.
 
 See docs/waku.md.
 """

@@ -15,6 +15,7 @@ from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import encode_reply
+from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import identity_of
 from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
 from waku_bridge.models import OutboundReply
@@ -24,6 +25,9 @@ MAX_INFO_BYTES = 140_000
 # Limit of the parts of an answer, so that a small query does not make us publish megabytes. The rest is left out.
 MAX_PARTS = 8
 PUBLIC_KEY_BYTES = 33
+# The worker that decides on a reply has this long to publish it and to ask the stores for it. Then any worker acts on
+# it, while a second publication still has the same bytes: see `sending`.
+LEASE = timedelta(seconds=12)
 
 MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
     RegistrationResponse: MessageType.REGISTRATION_RESPONSE,
@@ -52,26 +56,33 @@ class Reply:
 
 
 class Outgoing(NamedTuple):
-    """A reply that is to be published: its row in the outbox, and the facts about earlier publications."""
+    """A reply that this process acts on: its row in the outbox, and what is known about earlier publications."""
 
     id: int
+    due_at: datetime  # the end of the lease
+    envelope_hash: bytes  # of the envelope that it answers
     pubsub_topic: str
     content_topic: str
     payload: bytes
     timestamp_ns: int
     created_at: datetime
-    attempt_count: int = 1
+    needs_confirmation: bool = True  # stores are asked for it
+    is_discarded: bool = False
+    attempt_count: int = 0
     repeat_count: int = 0
     node: str = ""  # URL of the node that took it last
     message_hash: bytes | None = None  # its hash in stores, once a node took it
     published_at: datetime | None = None
-    envelope_hash: bytes = b""  # of the envelope that it answers
-    needs_confirmation: bool = True  # stores are asked for it
 
     @property
     def message(self) -> WakuMessage:
         """Return the reply in the form that nodes take."""
         return WakuMessage(self.payload, self.content_topic, self.timestamp_ns)
+
+    @property
+    def hash(self) -> bytes:
+        """Return the hash that the reply has in stores, if any node took it."""
+        return self.message_hash or message_hash(self.pubsub_topic, self.message)
 
 
 def return_address(author: bytes, pubsub_topic: str, *, sender: bytes = b"") -> bytes:
@@ -107,8 +118,8 @@ class _Sealed(NamedTuple):
 _INSERT: LiteralString = f"""
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
-         is_discarded, needs_confirmation, state, attempt_count, repeat_count, next_attempt_at, created_at, node)
-    SELECT *, '{OutboundReply.State.PENDING}', 1, 0, %(retry_at)s, %(now)s, ''
+         is_discarded, needs_confirmation, state, attempt_count, repeat_count, due_at, created_at, node)
+    SELECT *, '{OutboundReply.State.PENDING}', 0, 0, %(due_at)s, %(now)s, ''
     FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
                 %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[], %(discarded)b::boolean[],
                 %(confirmed)b::boolean[])
@@ -137,10 +148,10 @@ class Recorded(NamedTuple):
         return list(_outgoing(self.sealed, ids, now=self.now))
 
 
-def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -> Recorded:
+def record(replies: Sequence[Reply], *, now: datetime) -> Recorded:
     """Encode replies and put them into the outbox, in the transaction that made the decisions.
 
-    The caller publishes them after the commit. Any worker publishes those that wait for longer than ``retry_after``.
+    The caller has claimed them: it sends them after the commit. After `LEASE` any worker acts on those that are left.
     """
     sealed = [part for reply in replies for part in _seal(reply)]
     if not sealed:
@@ -149,7 +160,7 @@ def record(replies: Sequence[Reply], *, now: datetime, retry_after: timedelta) -
         with_days(_INSERT, now),
         {
             "now": now,
-            "retry_at": now + retry_after,
+            "due_at": now + LEASE,
             "hashes": [reply.envelope_hash for reply in sealed],
             "parts": [reply.part for reply in sealed],
             "types": [reply.message_type for reply in sealed],
@@ -168,17 +179,9 @@ def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, n
     for reply in sealed:
         reply_id = ids.pop((reply.envelope_hash, reply.part), None)
         if reply_id is not None:
-            message = reply.message
-            yield Outgoing(
-                reply_id,
-                reply.pubsub_topic,
-                message.content_topic,
-                message.payload,
-                message.timestamp_ns,
-                now,
-                envelope_hash=reply.envelope_hash,
-                needs_confirmation=reply.needs_confirmation,
-            )
+            message, ends = reply.message, (reply.needs_confirmation, reply.is_discarded)
+            content = message.content_topic, message.payload, message.timestamp_ns
+            yield Outgoing(reply_id, now + LEASE, reply.envelope_hash, reply.pubsub_topic, *content, now, *ends)
 
 
 def _seal(reply: Reply) -> Iterator[_Sealed]:

@@ -16,7 +16,7 @@ import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
-from kit.db.partitions import day_of
+from kit.db.partitions import UNDER_WAY, day_of
 from kit.figures import counted
 from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
@@ -133,8 +133,15 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
     envelope_hashes = [bytes(envelope_hash) for envelope_hash in requests.values_list("source_key", flat=True)]
     forget_keys((bridge, bytes(key)) for bridge, key in requests.values_list("bridge", "request_key"))
     remove_requests(own_ids)
-    OutboundReply.objects.filter(envelope_hash__in=envelope_hashes).delete()
+    _remove_replies(envelope_hashes)
     InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
+
+
+def _remove_replies(envelope_hashes: Collection[bytes]) -> None:
+    """Remove the open replies, which waits for workers that end one of them, and then those in the history."""
+    replies = OutboundReply.objects.filter(envelope_hash__in=envelope_hashes)
+    replies.filter(ended_on=UNDER_WAY).delete()
+    replies.delete()
 
 
 def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
@@ -142,7 +149,7 @@ def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -
     stop_listening_to(name)
     if not _is_shared(name):
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
-    OutboundReply.objects.filter(envelope_hash__in=asked).delete()
+    _remove_replies(asked)
     envelopes = InboundEnvelope.objects.filter(hash__in=asked)
     dropped = {"state": InboundEnvelope.State.DROPPED, "processed_at": now, "ended_on": day_of(now)}
     envelopes.filter(state__in=_WAITING).update(reason=FORGOTTEN, **dropped)

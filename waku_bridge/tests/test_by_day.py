@@ -25,7 +25,10 @@ from waku_bridge.inbound import inbound
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import Reply, confirming, publishing, record, recording
+from waku_bridge.outbound import Reply, record, recording, results
+from waku_bridge.outbound.confirming import Verdict
+from waku_bridge.outbound.recording import Outgoing
+from waku_bridge.outbound.sending import Sent
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session
 from waku_bridge.removal import retention
@@ -156,9 +159,7 @@ def test_a_collision_ends_neither_the_bridges_connection_nor_its_topics() -> Non
 
 def answer(now: datetime) -> int:
     with transaction.atomic():
-        recorded = record(
-            [Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=now, retry_after=DAY
-        )
+        recorded = record([Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=now)
     return len(recorded.outgoing())
 
 
@@ -177,18 +178,17 @@ def test_two_workers_that_answer_an_envelope_at_once_write_one_reply() -> None:
     assert other.result() == 0
 
 
-@pytest.mark.parametrize("state", ["confirmed", "unconfirmed", "abandoned"])
-def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: str) -> None:
-    long_ago = BEFORE - publishing.GIVE_UP_AFTER
-    is_pending = state == "abandoned"
-    reply = rows.make_reply(at=long_ago, state="pending" if is_pending else "published")
-    checked = confirming.Checked(reply.pk, b"h" * 32, "", 0, long_ago, reply.envelope_hash)
-    verdict = confirming.Verdict.CONFIRMED if state == "confirmed" else confirming.Verdict.UNKNOWN
+@pytest.mark.parametrize("state", [state for state in OutboundReply.State if state.is_terminal])
+def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: OutboundReply.State) -> None:
+    long_ago = BEFORE - results.GIVE_UP_AFTER
+    published_at = None if state == "abandoned" else long_ago
+    reply = rows.make_reply(at=long_ago, published_at=published_at, due_at=BEFORE)
+    outgoing = Outgoing(*(getattr(reply, name) for name in Outgoing._fields))
     with transaction.atomic():
-        if is_pending:
-            publishing.give_up(limit=10, now=AFTER)
+        if state == "confirmed":
+            results.settle([Sent(outgoing, after=Verdict.CONFIRMED)], now=AFTER)
         else:
-            confirming.record_verdicts([(checked, verdict)], now=AFTER)
+            results.give_up([outgoing], now=AFTER)
     reply.refresh_from_db()
     assert (reply.state, reply.ended_on) == (state, day_of(AFTER))
     assert places(REPLIES) == [retention.REPLIES.partition(day_of(AFTER))]

@@ -1,7 +1,5 @@
 """The number of round trips to the database for a request, which matters where the database is on another machine."""
 
-from datetime import timedelta
-
 import pytest
 from django.utils import timezone
 
@@ -11,7 +9,7 @@ from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.statements import round_trips
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.metrics import REPLIES_CONFIRMED
-from waku_bridge.outbound import outbox
+from waku_bridge.outbound.tests.conftest import ask_at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,9 +28,7 @@ class Node:
 
 @pytest.fixture
 def process(monkeypatch):
-    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)
-    monkeypatch.setattr(outbox, "check_after", lambda _reply: timedelta())
-    monkeypatch.setattr(outbox, "ASK_EVERY", timedelta())
+    ask_at_once(monkeypatch)
     return Process(RecordingGateway(lambda _push: Result(Outcome.DELIVERED)), nodes=[Node()], stores=[Node()])
 
 

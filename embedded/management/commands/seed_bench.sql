@@ -267,7 +267,7 @@ INSERT INTO waku_bridge_envelopehash (hash, sent_on)
     SELECT hash, (received_at AT TIME ZONE 'UTC')::date FROM waku_bridge_inboundenvelope;
 
 INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    message_hash, state, attempt_count, repeat_count, next_attempt_at, created_at, published_at,
+    message_hash, state, attempt_count, repeat_count, due_at, created_at, published_at,
     confirmed_at, node, ended_on)
     SELECT hash, 0, message_type + 1, pubsub_topic, content_topic, 0, sha256(hash),
     CASE WHEN is_new THEN CASE WHEN c < 3000 THEN 'pending' ELSE 'published' END WHEN c < 9900 THEN 'confirmed'

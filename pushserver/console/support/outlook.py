@@ -153,7 +153,7 @@ def next_steps_of_answer(request: NotificationRequest, replies: Sequence[Outboun
         yield labels.ANSWER_WAITS.format(when=_when(request.reply_due_at))
     for reply in replies:
         if reply.state in labels.REPLIES:
-            yield labels.REPLIES[OutboundReply.State(reply.state)].format(when=_when(reply.next_attempt_at))
+            yield labels.REPLIES[OutboundReply.State(reply.state)].format(when=_when(reply.due_at))
 
 
 def _when(at: datetime | None) -> str:

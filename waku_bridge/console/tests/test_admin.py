@@ -11,6 +11,7 @@ import pytest
 from django.conf import LazySettings
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from kit.db.partitions import day_of
@@ -32,9 +33,9 @@ REPLIES = "/admin/waku_bridge/outboundreply/"
 MANY = """
     INSERT INTO waku_bridge_outboundreply
         (envelope_hash, part, state, attempt_count, repeat_count, node, message_type, pubsub_topic, content_topic,
-         timestamp_ns, next_attempt_at, created_at, ended_on)
+         timestamp_ns, due_at, created_at, ended_on)
     SELECT sha256(number::text::bytea), 0, state, 1, 0, '', message_type, pubsub_topic, content_topic,
-         timestamp_ns, next_attempt_at, created_at, ended_on
+         timestamp_ns, due_at, created_at, ended_on
     FROM waku_bridge_outboundreply, generate_series(1, 20000) AS number
 """
 
@@ -127,9 +128,7 @@ def test_the_page_of_a_reply_shows_its_progress_and_not_its_contents(admin_clien
 @pytest.mark.parametrize(
     ("most", "state", "index"),
     [
-        ("confirmed", "pending", "reply_pending"),  # most replies are confirmed, as on any server
-        ("confirmed", "published", "reply_published"),
-        ("confirmed", "unconfirmed", "reply_given_up"),
+        ("confirmed", "unconfirmed", "reply_given_up"),  # most replies are confirmed, as on any server
         ("confirmed", "abandoned", "reply_abandoned"),
         ("unconfirmed", "abandoned", "reply_abandoned"),
     ],
@@ -140,6 +139,19 @@ def test_rare_states_of_replies_are_found_by_an_index(most: str, state: str, ind
     if most == "unconfirmed":
         lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
         assert index_of(today(), "reply_lost") in lost[:1000].explain()
+
+
+@pytest.mark.parametrize("state", ["pending", "published"])
+def test_replies_that_are_open_are_read_from_the_work_table(admin_client: Client, state: str) -> None:
+    reply = make_reply(state=state)
+    with CaptureQueriesContext(connection) as queries:
+        page = admin_client.get(f"{REPLIES}?state__exact={state}").content.decode()
+    assert f"{REPLIES}{reply.pk}/change/" in page
+    listed = [query["sql"] for query in queries if f"'{state}'" in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {listed[-1]}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert set(re.findall(r" on (waku_bridge_outboundreply\w*)", plan)) == {"waku_bridge_outboundreply_under_way"}
 
 
 # Operator actions on failed envelopes and dead letters ----------------------------------------------------------------

@@ -23,7 +23,7 @@ from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge.node import WakuNode
 from waku_bridge.node import client as node_client
-from waku_bridge.outbound import Nodes, Outbox, Reply, outbox
+from waku_bridge.outbound import Nodes, Outbox, Reply, confirming, outbox, sending
 
 
 @dataclass
@@ -89,12 +89,19 @@ class Clock:
         self.goes(max((at - self.at).total_seconds(), 0), *processes)
 
 
+def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask the stores as soon as a reply is published, and record what came of it at once."""
+    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(sending, "CHECK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(confirming, "ASK_EVERY_SECONDS", 0.0)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
     monkeypatch.setattr(timezone, "now", lambda: own.at)
     monkeypatch.setattr(batches.Clock, "now", lambda _: own.at)
-    monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)  # it is measured by another clock
+    ask_at_once(monkeypatch)
     return own
 
 
@@ -135,4 +142,4 @@ class OutboxProcess:
 
     def _is_busy(self) -> bool:
         is_due = any(at is not None and at <= time.monotonic() for at in (step.next_at() for step in self.steps))
-        return is_due or bool(self.outbox.publisher.under_way) or not self.outbox.confirmations.are_all_done()
+        return is_due or bool(self.outbox.sends.under_way)

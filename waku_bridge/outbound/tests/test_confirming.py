@@ -3,66 +3,70 @@
 The tests use development nodes with real faults, and the batches of a worker process. Only its clock is moved.
 """
 
+import asyncio
+import secrets
 import time
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from django.db import connection
-from django.db.models import F
 
+from kit.buckets.bucket import Limit
+from kit.http.connections import call_on_loop, submit
+from tests.rig.conversation import EPHEMERAL
 from tests.rig.delivering import fresh
-from tests.rig.rows import make_reply
+from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
 from waku_bridge import models
+from waku_bridge.codec.topics import message_hash
+from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import Busy
-from waku_bridge.outbound import Nodes, confirming, publishing
-from waku_bridge.outbound.confirming import (
-    GIVE_UP_AFTER,
-    HASHES_PER_QUERY,
-    LATE,
-    MAX_REPEATS,
-    Checked,
-    Verdict,
-    judge,
-    record_verdicts,
-    take_up_unconfirmed,
-)
-from waku_bridge.outbound.publishing import claim_pending, give_up, record_refused
-from waku_bridge.outbound.recording import Outgoing
+from waku_bridge.outbound import Nodes, Reply, outbox, record, sending
+from waku_bridge.outbound.confirming import HASHES_PER_QUERY, Verdict, judge
+from waku_bridge.outbound.recording import LEASE
+from waku_bridge.outbound.results import ASK_AGAIN_AFTER, CHECK_AFTER, UNANSWERED_FOR
+from waku_bridge.outbound.sending import MAX_REPEATS
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9
-# A reply is queried 3 seconds after it was published, together with those of the last 2 seconds.
-ASKED_AFTER = 5
+REPEAT_ASKED_AFTER = 6  # seconds
 State = OutboundReply.State
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def published(clock):
-    """Return a function that publishes a reply through these nodes, in order: ``published(*nodes, stores=nodes)``.
-
-    It returns the reply and the process that published it.
+    """Return a function that decides on a reply and sends it through these nodes, in order:
+    ``published(*nodes, stores=nodes)``. It returns the reply, or None if it is over without a row, and the process.
     """
 
     def publish(*devnodes, stores=None, **fields):
         process = OutboxProcess(wakus(devnodes), wakus(devnodes if stores is None else stores))
-        reply = make_reply(at=clock.at, **fields)
+        process.replies.append(new_reply(**fields))
         process.works()
-        return reply, process
+        return OutboundReply.objects.last(), process
 
     return publish
+
+
+def new_reply(**fields):
+    return Reply(secrets.token_bytes(32), PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"), **fields)
 
 
 def wakus(devnodes):
     return [node.waku for node in devnodes]
 
 
-def make_published(clock, number=0, **fields):
-    fields = {"node": "x", "message_hash": number.to_bytes(32)} | fields
-    return make_reply(state="published", at=clock.at, published_at=clock.at, **fields)
+def make_published(clock, *, age_seconds=0, **fields):
+    """Make a reply whose publication every node has lost. It is due."""
+    timestamp_ns, payload = time.time_ns() - age_seconds * SECOND_NS, secrets.token_bytes(200)
+    own = {"payload": payload, "timestamp_ns": timestamp_ns, "node": "x", "attempt_count": 1}
+    own["message_hash"] = message_hash(PUBSUB_TOPIC, WakuMessage(payload, CONTENT_TOPIC, timestamp_ns))
+    return make_reply(**{"state": "published", "at": clock.at, "published_at": clock.at} | own | fields)
+
+
+def message_of(reply):
+    return WakuMessage(bytes(reply.payload), reply.content_topic, reply.timestamp_ns)
 
 
 def gossiped(source, target, reply):
@@ -102,33 +106,32 @@ def test_the_verdict_follows_the_stores_and_the_taker_only_when_no_other_store_a
 # Replies that are discarded -------------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_is_discarded_is_confirmed_and_leaves_no_row(start, clock, published):
-    (_, process), kept = published(*start(1), is_discarded=True), make_reply(at=clock.at)
-    process.works()
-    clock.goes(ASKED_AFTER, process)
-    assert [row.state for row in OutboundReply.objects.all()] == [State.CONFIRMED]
-    assert fresh(kept).state == State.CONFIRMED
+def test_a_reply_that_is_discarded_is_confirmed_and_leaves_no_row(start, published):
+    [node] = start(1)
+    published(node, is_discarded=True)
+    kept, _ = published(node)
+    assert [(row.pk, row.state) for row in OutboundReply.objects.all()] == [(kept.pk, State.CONFIRMED)]
 
 
 def test_a_reply_that_is_discarded_is_published_again_and_leaves_no_row_when_it_is_given_up(start, clock, published):
-    nodes = start(1)
-    lose_the_next(nodes[0])
-    reply, process = published(*nodes, is_discarded=True)
-    clock.goes(ASKED_AFTER, process)
-    assert fresh(reply).repeat_count == 1
-    nodes[0].stop()
-    clock.goes(GIVE_UP_AFTER.total_seconds() + LATE.total_seconds(), process)
-    clock.goes(publishing.GIVE_UP_AFTER.total_seconds(), process)
+    [node] = start(1)
+    lose_the_next(node)
+    reply, process = published(node, is_discarded=True)
+    assert reply.repeat_count == 1
+    node.stop()
+    clock.goes(UNANSWERED_FOR.total_seconds(), process)
     assert not OutboundReply.objects.exists()
 
 
 def test_an_error_to_an_unproven_key_that_no_node_took_leaves_no_row_and_is_given_up_early(clock):
-    make_reply(at=clock.at, is_discarded=True, needs_confirmation=False)
-    kept = make_reply(at=clock.at)
-    for wait, given_up in ((59, 0), (1, 1), (3539, 0), (1, 1)):
-        clock.goes(wait)
-        assert give_up(limit=10, now=clock.at) == given_up
-    assert [(row.pk, row.state) for row in OutboundReply.objects.all()] == [(kept.pk, State.ABANDONED)]
+    for age in (59, 60):
+        make_reply(at=clock.at - timedelta(seconds=age), is_discarded=True, needs_confirmation=False)
+    for age in (3599, 3600):
+        make_reply(at=clock.at - timedelta(seconds=age))
+    OutboxProcess([]).works()
+    assert list(OutboundReply.objects.order_by("pk").values_list("state", flat=True)) == [
+        *(State.PENDING, State.PENDING, State.ABANDONED),
+    ]
 
 
 # Replies that need no confirmation ------------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ def test_a_reply_that_needs_no_confirmation_ends_when_a_node_takes_it(is_discard
     expected = [] if is_discarded else [(State.UNCONFIRMED, None, at, nodes[0].url, None, at.date())]
     for _ in range(3):
         assert list(rows) == expected
-        clock.goes(ASKED_AFTER, process)
+        clock.goes(LEASE.total_seconds(), process)
     assert nodes[0].stats()["published"] == 1
     assert not OutboundReply.objects.filter(models.LOST_REPLIES).exists()
 
@@ -153,14 +156,11 @@ def test_a_reply_that_needs_no_confirmation_ends_when_a_node_takes_it(is_discard
 
 
 def test_a_reply_that_a_store_has_is_confirmed_and_its_payload_dropped(start, clock, published):
-    reply, process = published(*(nodes := start(1)))
-    clock.goes(2, process)
-    assert fresh(reply).state == State.PUBLISHED
-    clock.goes(3, process)
-    row = fresh(reply)
-    assert (row.state, row.payload, row.confirmed_at) == (State.CONFIRMED, None, clock.at)
-    assert nodes[0].has(row.message_hash)
-    assert State(row.state).is_terminal
+    [node] = start(1)
+    row, _ = published(node)
+    assert (row.state, row.payload, row.confirmed_at, row.published_at) == (State.CONFIRMED, None, clock.at, clock.at)
+    assert (row.node, row.attempt_count, row.ended_on) == (node.url, 1, clock.at.date())
+    assert node.has(row.message_hash)
 
 
 class Store:
@@ -176,12 +176,28 @@ class Store:
         return set(hashes)
 
 
-def test_many_replies_are_in_one_query(clock, monkeypatch):
-    monkeypatch.setattr(confirming, "LIMIT", HASHES_PER_QUERY + 50)
-    for number in range(HASHES_PER_QUERY + 50):
-        make_published(clock, number)
+class HangingStore(Store):
+    """A store, and a node, that keeps each call back until it answers."""
+
+    def __init__(self):
+        super().__init__()
+        self._is_up = asyncio.Event()
+
+    def answers(self):
+        call_on_loop(self._is_up.set)
+
+    async def publish(self, _pubsub_topic, _message):
+        await self._is_up.wait()
+
+    async def known(self, hashes):
+        await self._is_up.wait()
+        return await super().known(hashes)
+
+
+def test_many_replies_are_in_one_query(clock):
+    for _ in range(HASHES_PER_QUERY + 50):
+        make_published(clock)
     process = OutboxProcess([], [store := Store()])
-    clock.goes(LATE.total_seconds())
     with statements() as sent:
         process.works()
     assert store.asked == [HASHES_PER_QUERY, 50]
@@ -189,98 +205,53 @@ def test_many_replies_are_in_one_query(clock, monkeypatch):
     assert len(sent) < HASHES_PER_QUERY  # none for each reply
 
 
+def test_a_process_has_a_limited_number_of_overdue_replies_under_way(clock, monkeypatch):
+    monkeypatch.setattr(outbox, "MAX_UNDER_WAY", 3)
+    for _ in range(5):
+        make_published(clock)
+    process = OutboxProcess([], [store := HangingStore()])
+    for _ in range(3):
+        process.process_batch()
+        clock.goes(2 * LEASE.total_seconds())
+    assert process.outbox.sends.under_way == 3
+    store.answers()
+    process.works()
+    assert OutboundReply.objects.filter(state=State.CONFIRMED).count() == 5
+
+
 # Replies that the stores lack -----------------------------------------------------------------------------------------
 
 
-def test_slow_stores_are_queried_once_for_each_reply_and_not_for_ever(clock, monkeypatch):
-    """A process does not take over a reply that is in its own memory, also when it is late with the query."""
-    monkeypatch.setattr(confirming, "LIMIT", 3)
-    for number in range(5):
-        make_published(clock, number)
-    process = OutboxProcess([], [Store()])
-    confirmations = process.outbox.confirmations
-    monkeypatch.setattr(confirmations, "ask", lambda **_: None)  # the store has not answered yet
-    for _ in range(5):
-        clock.goes(2 * LATE.total_seconds())
-        process.process_batch()
-    assert (len(confirmations._due), confirmations.capacity()) == (3, 0)
-
-
-def test_the_limit_of_replies_to_take_over_holds_for_every_plan_of_postgresql(clock):
-    """A plan may run the subquery once for each row of the table. It must not choose other rows each time."""
-    with connection.cursor() as cursor:
-        for plan in ("hashjoin", "mergejoin", "hashagg", "sort", "material"):
-            cursor.execute(f"SET LOCAL enable_{plan} = off")
-    for state in [State.PUBLISHED, State.PENDING] * 5:
-        make_reply(state=state, at=clock.at, published_at=clock.at, node="x", message_hash=bytes(32))
-    clock.goes(2 * LATE.total_seconds())
-    assert len(take_up_unconfirmed(limit=3, now=clock.at)) == 3
-    assert len(claim_pending(limit=3, now=clock.at)) == 3
-    clock.goes(publishing.GIVE_UP_AFTER.total_seconds())
-    assert give_up(limit=3, now=clock.at) == 3
-
-
-def test_a_reply_that_waited_too_long_for_the_stores_is_closed_without_a_query(clock):
-    reply = make_published(clock)
-    process = OutboxProcess([], [store := Store()])
-    late = Checked(reply.pk, bytes(32), "x", 0, clock.at, reply.envelope_hash)
-    process.outbox.confirmations.expect([late], at=clock.at)
-    clock.goes(GIVE_UP_AFTER.total_seconds() + 1, process)
-    assert (fresh(reply).state, store.asked) == (State.UNCONFIRMED, [])
-
-
-def test_a_reply_that_got_the_id_of_another_after_a_fail_over_is_not_closed_for_it(clock):
-    reply = make_published(clock, next_attempt_at=clock.at + LATE)
-    other = Checked(reply.pk, bytes(32), "x", MAX_REPEATS, clock.at - GIVE_UP_AFTER, bytes(32))
-    young = replace(other, repeat_count=0, published_at=clock.at)
-    for verdict in Verdict:
-        assert record_verdicts([(other, verdict)], now=clock.at) == []
-        record_verdicts([(young, verdict)], now=clock.at)
-    assert (fresh(reply).state, fresh(reply).payload) == (State.PUBLISHED, reply.payload)
-
-
-def test_a_refused_reply_does_not_change_one_that_got_its_id_after_a_fail_over(clock):
-    reply = make_reply(state="pending", at=clock.at, published_at=clock.at)
-    refused = Outgoing(reply.pk, "", "", b"", 0, clock.at)
-    for envelope_hash, state in ((bytes(32), State.PENDING), (reply.envelope_hash, State.PUBLISHED)):
-        record_refused([refused._replace(envelope_hash=envelope_hash)], now=clock.at)
-        assert fresh(reply).state == state
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_lost_publication_is_repeated_with_the_same_bytes_while_stores_take_them(start, clock, published, is_old):
+@pytest.mark.parametrize("age_seconds", [0, 16])
+def test_a_lost_publication_is_repeated_with_the_same_bytes_while_stores_take_them(start, clock, age_seconds):
     [node] = start(1)
-    lose_the_next(node)
-    reply, process = published(node, timestamp_ns=time.time_ns() - 14 * SECOND_NS * is_old)
-    OutboundReply.objects.update(timestamp_ns=F("timestamp_ns") - 2 * SECOND_NS * is_old)
-    lost = fresh(reply)
-    assert (lost.state, node.has(lost.message_hash)) == (State.PUBLISHED, False)
-    clock.goes(ASKED_AFTER, process)
-    again = fresh(reply)
+    lost = make_published(clock, age_seconds=age_seconds, node=node.url)
+    process = OutboxProcess(wakus([node]), wakus([node]))
+    process.works()
+    again = fresh(lost)
     assert (again.payload, again.content_topic) == (lost.payload, lost.content_topic)
-    assert (again.message_hash == lost.message_hash, again.timestamp_ns == lost.timestamp_ns) == (
-        not is_old,
-        not is_old,
-    )
+    is_same = age_seconds == 0
+    assert (again.message_hash == lost.message_hash, again.timestamp_ns == lost.timestamp_ns) == (is_same, is_same)
     assert time.time_ns() - again.timestamp_ns < 10 * SECOND_NS
     assert (again.state, again.published_at) == (State.PUBLISHED, clock.at)
-    clock.goes(6 + 2, process)
-    assert (fresh(reply).state, fresh(reply).repeat_count) == (State.CONFIRMED, 1)
+    clock.goes(REPEAT_ASKED_AFTER, process)
+    assert (fresh(lost).state, fresh(lost).repeat_count, fresh(lost).attempt_count) == (State.CONFIRMED, 1, 2)
     assert node.stats()["archived"] == 1
 
 
-def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock, published):
+def test_where_every_node_refuses_a_repetition_the_stores_decide(start, clock):
     """A store may have been late with the message."""
     [node] = start(1)
-    node.fails(archive_delay_ms=300)
-    reply, process = published(node)
+    reply = make_published(clock, node=node.url)
     node.fails(no_peers=True)
-    clock.goes(ASKED_AFTER, process)
-    assert fresh(reply).state == State.PUBLISHED
-    gossiped(node, node, reply)
-    clock.goes(20, process)
-    assert fresh(reply).state == State.CONFIRMED
-    assert node.stats()["published"] == 1
+    process = OutboxProcess(wakus([node]), wakus([node]))
+    process.works()
+    row = fresh(reply)
+    assert (row.state, row.repeat_count, row.due_at) == (State.PUBLISHED, 1, clock.at + CHECK_AFTER)
+    node.fails(no_peers=False)
+    submit(node.waku.publish(reply.pubsub_topic, message_of(reply))).result()
+    clock.goes(CHECK_AFTER.total_seconds(), process)
+    assert (fresh(reply).state, node.stats()["published"]) == (State.CONFIRMED, 1)
 
 
 def test_repetitions_of_a_reply_have_a_limit_and_each_waits_longer_for_its_query(start, clock, published):
@@ -288,26 +259,30 @@ def test_repetitions_of_a_reply_have_a_limit_and_each_waits_longer_for_its_query
     node.fails(archive_refuses=True)
     reply, process = published(node)
     waits = []
-    for _ in range(MAX_REPEATS + 1):
-        waits.append(round((fresh(reply).next_attempt_at - fresh(reply).published_at).total_seconds()))
-        clock.goes_to(fresh(reply).next_attempt_at + timedelta(seconds=2), process)
-    assert waits == [3, 6, 12, 24, 48]
+    for _ in range(MAX_REPEATS):
+        waits.append(round((fresh(reply).due_at - fresh(reply).published_at).total_seconds()))
+        clock.goes_to(fresh(reply).due_at, process)
+    assert waits == [6, 12, 24, 48]
     row = fresh(reply)
     assert (row.state, row.payload, row.repeat_count) == (State.UNCONFIRMED, None, MAX_REPEATS)
     assert row.attempt_count == MAX_REPEATS + 1
+    assert OutboundReply.objects.filter(models.LOST_REPLIES).count() == 1
 
 
-def test_a_batch_repeats_a_limited_number_of_lost_replies(start, clock, monkeypatch):
-    monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 2)
+def test_a_limited_number_of_lost_replies_is_repeated_at_a_time(start, clock, monkeypatch):
+    monkeypatch.setattr(sending, "REPEATS", (Limit(2, 1e6),))
     [node] = start(1)
-    for number in range(5):
-        make_published(clock, number, node=node.url)
+    replies = [make_published(clock, node=node.url) for _ in range(5)]
     process = OutboxProcess(wakus([node]), wakus([node]))
-    repeated = []
-    for seconds in (LATE.total_seconds(), 1, 3, 4, 60):
-        clock.goes(seconds, process)
-        repeated.append(node.stats()["published"])
-    assert repeated == [2, 2, 4, 5, 5]
+    process.works()
+    assert sorted(fresh(reply).due_at - clock.at for reply in replies) == [
+        *[2 * CHECK_AFTER] * 2,
+        *[ASK_AGAIN_AFTER] * 3,
+    ]
+    clock.goes(UNANSWERED_FOR.total_seconds(), process)
+    assert node.stats()["published"] == 2
+    states = OutboundReply.objects.order_by("state").values_list("state", flat=True)
+    assert list(states) == [State.CONFIRMED] * 2 + [State.UNCONFIRMED] * 3
 
 
 # Stores that do not answer --------------------------------------------------------------------------------------------
@@ -316,14 +291,11 @@ def test_a_batch_repeats_a_limited_number_of_lost_replies(start, clock, monkeypa
 REFUSALS = ["store_no_peer", "store_rate_limited", "store_too_many_requests"]
 
 
-@pytest.mark.parametrize("trouble", [*REFUSALS, "unreachable", "no store", "no repetition"])
-def test_a_reply_without_a_verdict_is_closed_after_a_minute(start, clock, published, monkeypatch, trouble):
+@pytest.mark.parametrize("trouble", [*REFUSALS, "unreachable", "no store"])
+def test_a_reply_without_a_verdict_is_closed_after_a_minute(start, clock, published, trouble):
     node, store = start(2)
     if trouble == "unreachable":
         store.stop()
-    elif trouble == "no repetition":  # others are repeated before it
-        monkeypatch.setattr(confirming, "MAX_REPEATS_PER_RUN", 0)
-        store.fails(archive_refuses=True)
     else:
         store.fails(**dict.fromkeys({trouble} & {*REFUSALS}, True))
     reply, process = published(node, stores=[] if trouble == "no store" else [store])
@@ -346,13 +318,14 @@ def test_a_store_that_limits_our_rate_gets_no_query_for_a_minute(monkeypatch):
     assert len(stores.trusted()) == 1
 
 
-def test_two_stores_are_queried_and_the_taker_only_when_there_are_no_others(start, clock, published):
+def test_two_stores_are_queried_and_the_taker_only_when_there_are_no_others(start, clock):
     taker, second, third = start(3)
-    reply, process = published(taker, stores=[taker, second, third])
+    reply = make_published(clock, node=taker.url)
+    submit(taker.waku.publish(reply.pubsub_topic, message_of(reply))).result()
     for other in (second, third):
         gossiped(taker, other, reply)
     taker.fails(store_no_peer=1)
-    clock.goes(ASKED_AFTER, process)
+    OutboxProcess(wakus([taker]), wakus([taker, second, third])).works()
     assert fresh(reply).state == State.CONFIRMED
     assert taker.node.faults.store_no_peer == 1  # no query reached this fault
 
@@ -365,12 +338,24 @@ def test_a_fault_of_ours_during_a_query_leads_to_no_verdict(clock):
                 raise KeyError
             return await super().known(hashes)
 
-    make_published(clock)
+    reply = make_published(clock)
     process = OutboxProcess([], [Broken()])
-    clock.goes(LATE.total_seconds(), process)
-    assert OutboundReply.objects.get().state == State.PUBLISHED
-    clock.goes(ASKED_AFTER, process)
-    assert OutboundReply.objects.get().state == State.CONFIRMED
+    process.works()
+    assert fresh(reply).state == State.PUBLISHED
+    clock.goes(ASK_AGAIN_AFTER.total_seconds(), process)
+    assert fresh(reply).state == State.CONFIRMED
+
+
+def test_a_send_that_hangs_ends_before_its_lease_and_its_publication_is_recorded(start, clock, monkeypatch):
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.5)
+    [node] = start(1)
+    process = OutboxProcess([node.waku], [store := HangingStore()])
+    process.replies.append(new_reply())
+    process.works()
+    store.answers()
+    reply = OutboundReply.objects.get()
+    assert (reply.state, reply.node, reply.published_at) == (State.PUBLISHED, node.url, clock.at)
+    assert reply.due_at == clock.at + CHECK_AFTER
 
 
 # Nodes that fail ------------------------------------------------------------------------------------------------------
@@ -384,8 +369,7 @@ def test_a_reply_waits_for_the_peers_of_the_only_node_whose_store_would_confirm_
     assert fresh(reply).state == State.PENDING
     assert node.stats()["archived"] == 0
     node.fails(no_peers=False)
-    for seconds in (10, ASKED_AFTER):
-        clock.goes(seconds, process)
+    clock.goes(10, process)
     assert (fresh(reply).state, node.stats()["published"]) == (State.CONFIRMED, 1)
 
 
@@ -393,7 +377,7 @@ def test_a_reply_waits_for_the_peers_of_the_only_node_whose_store_would_confirm_
 def test_a_node_without_peers_or_with_a_lost_answer_makes_no_second_message(start, published, fault, by_first):
     first, second = start(2)
     first.fails(**fault)
-    reply, _ = published(first, second)
+    reply, _ = published(first, second, stores=[])
     assert (fresh(reply).node, first.stats()["published"]) == (second.url, by_first)
     gossiped(second, first, reply)
     assert (first.stats()["archived"], second.stats()["archived"]) == (1, 1)
@@ -402,34 +386,42 @@ def test_a_node_without_peers_or_with_a_lost_answer_makes_no_second_message(star
 # Crashes --------------------------------------------------------------------------------------------------------------
 
 
-def test_another_worker_queries_a_reply_when_its_own_worker_does_not(start, clock, published):
+@pytest.mark.parametrize("was_published", [False, True])
+def test_what_a_dead_worker_left_is_published_only_if_no_store_has_it(start, clock, was_published):
     [node] = start(1)
-    reply, _ = published(node)
-    other = OutboxProcess([], wakus([node]))
-    clock.goes(3 + LATE.total_seconds() - 0.1, other)
-    assert fresh(reply).state == State.PUBLISHED
-    clock.goes(0.1, other)
-    assert fresh(reply).state == State.CONFIRMED
-
-
-def test_a_reply_that_its_worker_queries_is_not_taken_over(start, clock, published):
-    node, store = start(2)
-    store.stop()
-    reply, process = published(node, stores=[store])
-    for _ in range(5):
-        clock.goes(LATE.total_seconds(), process)
-        OutboxProcess([], wakus([node])).works()
-        assert fresh(reply).state == State.PUBLISHED
-
-
-def test_queries_by_two_workers_lead_to_one_repetition(start, clock, published):
-    [node] = start(1)
-    lose_the_next(node)
-    _, process = published(node)
-    clock.goes(3 + LATE.total_seconds())
+    [outgoing] = record([new_reply()], now=clock.at).outgoing()
+    if was_published:
+        submit(node.waku.publish(outgoing.pubsub_topic, outgoing.message)).result()
     other = OutboxProcess(wakus([node]), wakus([node]))
-    for each in (other, process, other):
-        each.process_batch()
-    for each in (other, process):
-        each.works()
-    assert node.stats()["published"] == 2
+    clock.goes(LEASE.total_seconds() - 0.1, other)
+    assert OutboundReply.objects.get().state == State.PENDING
+    clock.goes(0.1, other)
+    row = OutboundReply.objects.get()
+    assert (row.state, bytes(row.message_hash)) == (State.CONFIRMED, outgoing.hash)  # the same bytes
+    assert (row.published_at is not None, row.payload) == (True, None)
+    assert (row.attempt_count, node.stats()["published"]) == (0 if was_published else 1, 1)
+
+
+def test_two_workers_repeat_a_lost_reply_once(start, clock):
+    [node] = start(1)
+    make_published(clock, node=node.url)
+    processes = [OutboxProcess(wakus([node]), wakus([node])) for _ in range(2)]
+    for process in (*processes, *processes):
+        process.process_batch()
+    for process in processes:
+        process.works()
+    assert node.stats()["published"] == 1
+
+
+def test_a_process_that_is_to_stop_waits_until_its_replies_are_offered_and_for_no_store(clock):
+    process = OutboxProcess([node := HangingStore()], [store := HangingStore()])
+    process.replies.append(new_reply())
+    process.process_batch()
+    assert any(step.is_under_way() for step in process.steps)
+    node.answers()
+    deadline = time.monotonic() + 20
+    while any(step.is_under_way() for step in process.steps):
+        assert time.monotonic() < deadline, "it waits for a store"
+        time.sleep(0.01)
+    store.answers()
+    process.works()

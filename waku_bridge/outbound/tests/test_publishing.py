@@ -30,8 +30,9 @@ from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, WakuNode
 from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE
 from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, publishing, record, reply_to, return_address
-from waku_bridge.outbound.publishing import CHECK_AFTER, RETRY_AFTER, publish_one
-from waku_bridge.outbound.recording import Outgoing
+from waku_bridge.outbound.publishing import publish_one
+from waku_bridge.outbound.recording import LEASE, Outgoing
+from waku_bridge.outbound.results import CHECK_AFTER
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,14 +82,14 @@ def test_a_reply_is_published_after_its_batch_and_kept_until_it_is_confirmed(clo
     assert (message.ephemeral, message.version) == (False, 1)
     assert (row.state, row.payload, row.node, row.attempt_count) == (State.PUBLISHED, row.payload, "http://node", 1)
     assert row.message_hash == message_hash(pubsub_topic, message)
-    assert (row.published_at, row.next_attempt_at) == (clock.at, clock.at + CHECK_AFTER)
+    assert (row.published_at, row.due_at) == (clock.at, clock.at + CHECK_AFTER)
 
 
 @pytest.mark.django_db(transaction=True)  # what is left behind is counted after the commit
 def test_a_reply_that_its_worker_does_not_publish_is_published_by_another(clock):
     before = left_behind()
-    record([Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=clock.at, retry_after=RETRY_AFTER)
-    clock.goes(9.9)
+    record([Reply(b"e" * 32, PUBSUB_TOPIC, EPHEMERAL.pub33, PushResponse(b"m"))], now=clock.at)
+    clock.goes(LEASE.total_seconds() - 0.1)
     publish(node := Node())
     assert node.published == []
     clock.goes(0.1)
@@ -109,9 +110,9 @@ def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
             decided(process, bytes([number]))
         with statements() as sent:
             process.process_batch()
-            while process.outbox.publisher.under_way:
+            while process.outbox.sends.under_way:
                 wait_for_wakeup()
-                if process.outbox.publisher.peek(replies)[replies - 1 :]:
+                if process.outbox.sends.peek(replies)[replies - 1 :]:
                     process.process_batch()
         numbers.append(len(sent))
     assert len(set(numbers)) == 1
@@ -129,16 +130,11 @@ def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
     process = OutboxProcess([node], [node])
     with capture_logs() as logs:
         process.works()
-        OutboundReply.objects.update(
-            state=State.PUBLISHED, message_hash=b"h" * 32, published_at=clock.at, next_attempt_at=clock.at
-        )
-        clock.goes(20)
-        process.works()
     submit(client.close()).result()
     assert [(entry["event"], entry.get("node", "")) for entry in logs] == [
+        ("store_not_asked", "127.0.0.1:1"),
         ("replies_not_published", ""),
         ("node_refused_replies", "127.0.0.1:1"),
-        ("store_not_asked", "127.0.0.1:1"),
     ]
     metrics = generate_latest().decode()
     assert 'node="127.0.0.1:1"' in metrics
@@ -176,7 +172,7 @@ def test_a_fault_of_ours_while_publishing_keeps_the_reply_and_stops_no_other(clo
     with capture_logs() as logs:
         publish(Broken())
     assert sorted(OutboundReply.objects.values_list("state", flat=True)) == [State.PENDING, State.PUBLISHED]
-    assert {"event": "publishing_failed", "error": "KeyError", "log_level": "error"} in logs
+    assert {"event": "sending_failed", "error": "KeyError", "log_level": "error"} in logs
 
 
 def test_a_node_that_failed_a_moment_ago_comes_last(clock):
@@ -258,15 +254,15 @@ def test_slow_nodes_get_each_reply_twice_for_a_tenth_of_all_replies_at_most(monk
 
 def outgoing():
     payload = secrets.token_bytes(20)
-    return Outgoing(1, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW, 1, 0, "", None, None, b"e" * 32)
+    return Outgoing(1, NOW, b"e" * 32, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW)
 
 
 def test_the_wait_grows_each_time_that_no_node_takes_a_reply(clock):
     reply, waits = make_reply(at=clock.at), []
     for _ in range(8):
         publish(deaf())
-        waits.append((fresh(reply).next_attempt_at - clock.at).total_seconds())
-        clock.goes_to(fresh(reply).next_attempt_at)
+        waits.append((fresh(reply).due_at - clock.at).total_seconds())
+        clock.goes_to(fresh(reply).due_at)
     assert waits == [10, 20, 30, 40, 50, 60, 60, 60]
 
 
@@ -332,7 +328,7 @@ def reply(body, *, pubsub_topic=PUBSUB_TOPIC, envelope_hash=b"e" * 32, **fields)
 
 
 def recorded(body, **fields):
-    return record([reply(body, **fields)], now=NOW, retry_after=RETRY_AFTER).outgoing()
+    return record([reply(body, **fields)], now=NOW).outgoing()
 
 
 @pytest.mark.requirement("SR17")
@@ -342,13 +338,13 @@ def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
     assert row.pubsub_topic == "/waku/2/rs/16/64"
     assert row.content_topic == topics.content_topic(topics.partitioned_name(EPHEMERAL.pub33))
     assert (row.state, row.message_type, row.part) == (State.PENDING, MessageType.RESPONSE, 0)
-    assert (row.next_attempt_at, row.created_at) == (NOW + RETRY_AFTER, NOW)
+    assert (row.due_at, row.created_at) == (NOW + LEASE, NOW)
     assert decode(bytes(row.payload), [EPHEMERAL], EPHEMERAL).body == PushResponse(b"m")
 
 
 def test_an_envelope_gets_one_reply_and_a_second_one_in_its_batch_stops_no_other():
     replies = [reply(PushResponse(b"m"), envelope_hash=envelope_hash) for envelope_hash in (b"e" * 32, b"f" * 32)]
-    first = record([replies[0], *replies], now=NOW, retry_after=RETRY_AFTER).outgoing()
+    first = record([replies[0], *replies], now=NOW).outgoing()
     assert recorded(PushResponse(b"other")) == []
     assert sorted(row.pk for row in OutboundReply.objects.all()) == sorted(outgoing.id for outgoing in first)
     assert len(first) == 2
@@ -362,7 +358,7 @@ def test_a_return_address_is_the_author_and_the_shard():
 def test_a_batch_costs_one_statement():
     replies = [reply(PushResponse(b"m"), envelope_hash=bytes([number]) * 32) for number in range(50)]
     with statements() as sent:
-        assert len(record(replies, now=NOW, retry_after=RETRY_AFTER).outgoing()) == 50
+        assert len(record(replies, now=NOW).outgoing()) == 50
     assert len(sent) == 1
 
 
