@@ -15,8 +15,9 @@ GATHERED = 2
 MIN_SECONDS = 0.05
 # The rate of messages for us is averaged over about this time. Recent ones weigh most.
 RATE_OF_SECONDS = 1.0
-# An idle cache is read often enough that a burst of this many messages per second fills half of it at most.
-BURST_PER_SECOND = 500
+# An idle cache is read often enough that a burst of this many messages per second fills half of it at most, and one of
+# 500 does not overflow it. What overflows is found at a store, when it is three seconds old.
+BURST_PER_SECOND = 300
 # Share of the cache that may fill between two reads at the rate of the last page. Bursts are several times the average.
 TARGET_FILL = 0.1
 ALARM_FILL = 0.5

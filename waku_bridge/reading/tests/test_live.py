@@ -219,10 +219,10 @@ def test_an_envelope_larger_than_a_part_is_a_part_by_itself(monkeypatch):
     ("capacity", "page", "elapsed", "pause"),
     [
         (200, 0, 1.0, IDLE_SECONDS),
-        (100, 0, 1.0, 0.1),  # a burst of 500 per second fills half of it in that time
-        (50, 0, 1.0, 0.05),
-        (10, 0, 1.0, 0.01),
-        (50, 1, 0.15, 0.05),  # 7 per second, and a burst may follow
+        (120, 0, 1.0, 0.2),  # a burst of 300 per second fills half of it in that time
+        (60, 0, 1.0, 0.1),
+        (12, 0, 1.0, 0.02),
+        (60, 1, 0.15, 0.1),  # 7 per second, and a burst may follow
         (200, 1, 0.15, IDLE_SECONDS),
         (50, 20, 0.15, 0.0375),  # 133 per second: a tenth of the ring
         (50, 5, 0.01, 0.01),  # 500 per second
@@ -236,7 +236,7 @@ def test_a_fuller_cache_is_read_sooner(capacity, page, elapsed, pause):
     assert Ring(capacity).next_read(page, page, elapsed) == pytest.approx(pause)
 
 
-@pytest.mark.parametrize("rate", [20, 250, 500, 1000])
+@pytest.mark.parametrize("rate", [20, 250, 500])
 def test_a_burst_in_an_idle_moment_does_not_overflow_a_cache_of_fifty(rate):
     """Each read and its commit take ten milliseconds."""
     ring, pause = Ring(50), IDLE_SECONDS
@@ -244,7 +244,7 @@ def test_a_burst_in_an_idle_moment_does_not_overflow_a_cache_of_fifty(rate):
         pause = ring.next_read(0, 0, pause)
     for _ in range(200):
         page = round(rate * (pause + 0.01))
-        assert page < 50 * (1.3 if rate > 500 else 1)
+        assert page < 50
         pause = ring.next_read(page, page, pause + 0.01)
 
 
