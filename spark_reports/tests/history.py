@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from django.db import transaction
+
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest
@@ -81,6 +83,7 @@ class History:
         self.senders = [b"\x02" + secrets.token_bytes(32) for _ in range(10)]
         self.secrets += self.recipients + self.senders
 
+    @transaction.atomic
     def add_day(
         self, day: date, *, events: int = 150, requests: int = 120, tries: Sequence[int] = (1, 1, 1, 2, 3)
     ) -> None:

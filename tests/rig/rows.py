@@ -143,7 +143,8 @@ def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     table = BEHIND[model][is_over]
     names = {name for field in table._meta.concrete_fields for name in (field.name, field.attname)}
     stored = table._default_manager.create(**{name: value for name, value in row.items() if name in names})
-    return model._default_manager.get(pk=stored.pk)
+    shown = [field.attname for field in model._meta.concrete_fields if field.attname in names]
+    return model.from_db(stored._state.db, shown, [getattr(stored, name) for name in shown])
 
 
 def new_attempt_id() -> int:
