@@ -76,7 +76,7 @@ def probed_until_ready(up):
             assert up.process.poll() is None, up.output()
             with suppress(httpx.TransportError):
                 answers.add(prober.get("/readyz").json()["status"])
-            time.sleep(0.05)
+            time.sleep(0.25)
     return answers - {"ready"}  # the last answer may be "ready"
 
 

@@ -175,6 +175,7 @@ async def test_a_standby_takes_over_and_finds_the_page_of_the_dead_bridge_in_the
 
 async def test_a_bridge_that_is_stopped_is_no_node_that_does_not_answer(world, tmp_path, settings):
     async def are(seen, **expected):
+        await asyncio.sleep(0.2)
         answer = await asyncio.to_thread(Client().get, "/readyz")
         states = {found["id"].partition("-")[0]: found["state"] for found in answer.json()["indicators"]}
         seen.append(states)
