@@ -187,7 +187,7 @@ def _sending(first_errors: list[int], second_errors: list[int], *, fail_over: bo
 
 
 @pytest.mark.requirement("N6", "Q7")
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @example(moves=ANSWER_LOST, first_errors=[], second_errors=[], fail_over=True)
 @example(moves=ANSWER_LOST, first_errors=[], second_errors=[], fail_over=False)
 @given(MOVES, ERRORS, ERRORS, st.booleans())
@@ -203,7 +203,6 @@ def test_one_server_at_a_time_is_asked_for_a_device_and_none_after_a_success(
     assert fail_over or max(network.pushes_to(UUID), network.pushes_to(TABLET)) <= 1
 
 
-@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=6))
 def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order: list[int]) -> None:
     network = _sending([], [], fail_over=True)
@@ -213,7 +212,7 @@ def test_on_a_good_network_everybody_is_notified_exactly_once_in_any_order(order
     assert network.core.result(CLIENT.pub33, MESSAGE_ID).is_notified
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(MOVES, st.lists(st.sampled_from([0, 1, 2, 4]), max_size=4), st.lists(st.integers(0, 40), max_size=3))
 def test_a_registration_counts_as_accepted_only_when_the_server_has_it(moves, errors, changes) -> None:
     servers = [ModelServer(SERVER, registration_errors=list(errors)), ModelServer(SECOND_SERVER)]
