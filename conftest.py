@@ -192,6 +192,7 @@ def django_db_setup(
     """Replace pytest-django's fixture, which would migrate a database in every process."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(TransactionTestCase, "_fixture_teardown", lambda _case: databases.put_back())
+        patched.setattr(TransactionTestCase, "_should_reload_connections", lambda _case: False)
         with databases.connected_to(new_database("test_pushserver")):
             yield
 

@@ -2,7 +2,8 @@
 
 After a test that commits, its database is put back to the state of the template. Django's own `flush` truncates every
 table and makes content types, permissions and roles again. That takes 0.3 s and leaves out rows that migrations stored.
-Here only tables that have rows are emptied, and tables that the template fills get their rows again.
+Here only tables that have rows are emptied, and tables that the template fills get their rows again. The connection
+stays, as a new one reads the catalogue of all partitions again (20 ms); its session begins anew.
 """
 
 import fcntl
@@ -87,8 +88,10 @@ def notices(channel: str) -> Iterator[Callable[[], list[psycopg.Notify]]]:
 
 
 def put_back() -> None:
+    if not connection.is_usable():  # a test may end all sessions
+        connection.close()
     with connection.cursor() as cursor:
-        cursor.execute("SELECT tests.put_back()")
+        cursor.execute("SELECT tests.put_back(), pg_advisory_unlock_all(); RESET ALL; UNLISTEN *")
 
 
 @contextmanager
