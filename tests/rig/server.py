@@ -233,13 +233,14 @@ class Up:
         *,
         environment: Mapping[str, str] | None = None,
         folder: Path = settings.BASE_DIR,
+        python: str = sys.executable,
         command: Sequence[str] = (),
         **options: Any,
     ) -> None:
         unconfigured = {name: value for name, value in os.environ.items() if name not in CONFIGURED}
         own = {"DATA_DIR": str(data_dir), "PORT": str(port)}
         self.environment = {**unconfigured, **own, **(environment or {})}
-        self.manage_py = [sys.executable, str(folder / "manage.py")]
+        self.manage_py = [python, str(folder / "manage.py")]
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         with log.open("w") as out:
