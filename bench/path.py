@@ -25,6 +25,7 @@ from bench.running.phones import Phones
 from bench.running.servers import TOPIC, Around, cpu_seconds
 from bench.running.tables import show_figures
 from kit.batches.batch import Step, Wakeup, Worker
+from kit.db.partitions import UNDER_WAY
 from notifications.models import Notification
 from notifications.tasks import new_steps
 from waku_bridge.codec.topics import message_hash
@@ -101,7 +102,7 @@ class Parts:
         thread = threading.Thread(target=self._process_batches, args=[worker])
         thread.start()
         while not _is_over():
-            time.sleep(0.05)
+            time.sleep(0.5)
         spent = cpu_seconds(self._postgres)
         worker.stop(timeout_seconds=30)
         thread.join()
@@ -131,7 +132,7 @@ def _envelopes(messages: Sequence[WakuMessage]) -> list[Envelope]:
 
 
 def _is_over() -> bool:
-    """Return whether every envelope is decided, no notification is under way, and every reply was published.
+    """Return whether every envelope is decided, and no notification and no reply is under way.
 
     Each state is searched for by itself, through its index. Reading whole tables repeatedly would count as PostgreSQL's
     work for the benchmark, and grow with the tables.
@@ -142,6 +143,6 @@ def _is_over() -> bool:
         *(InboundEnvelope.objects.filter(state=each) for each in ("received", "postponed")),
         waiting,
         Notification.objects.filter(state="in_flight"),
-        OutboundReply.objects.filter(state="pending"),
+        OutboundReply.objects.filter(ended_on=UNDER_WAY),
     ]
     return not any(rows.exists() for rows in open_ones)
