@@ -62,6 +62,7 @@ from waku_bridge.messages import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
+from waku_bridge.outbound.recording import LEASE
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.component.announcing import find_ended, write_ends
 from xmpp_bridge.console import canary as xmpp_canary
@@ -319,7 +320,7 @@ def test_requests_to_a_removed_key_are_answered_by_the_servers_own_key(start: St
     serve(start, NEW)
     for address in (return_address(EPHEMERAL.pub33, "/waku/2/rs/16/32", sender=OLD.pub33), EPHEMERAL.pub33 + b"/waku"):
         reply = reply_to(Answer("waku", os.urandom(32), address, b"m", ()))
-        record([reply], now=timezone.now(), retry_after=timedelta(seconds=1))
+        record([reply], now=timezone.now() - LEASE)  # whose worker died
         assert [answer.author for answer in answers(EPHEMERAL, PushResponse)] == [NEW.pub33]
 
 
