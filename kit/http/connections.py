@@ -1,4 +1,4 @@
-"""HTTP to gateways and to Waku nodes, by aiohttp: connections that stay open between tasks, on one loop of each process.
+"""HTTP to gateways and to Waku nodes, by aiohttp: connections that outlive tasks, on one loop of each process.
 
 Tasks are synchronous. Their HTTP requests run concurrently on a loop in a thread of its own. So keep-alive connections
 outlive a task, and a connection that the peer closes is noticed at once. Requests that are rare are sent by httpx
