@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """The table of windows stays for the release before, which may come back. The next release removes it."""
+    """The table of windows stays for processes of the release before, until they are replaced. The next release removes it."""
 
     dependencies = [("waku_bridge", "0003_reply_needs_confirmation")]
     operations = [
