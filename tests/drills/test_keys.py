@@ -225,6 +225,7 @@ def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_ar
     start: Start, settings: LazySettings, tmp_path: Path
 ) -> None:
     settings.REPORTS_PSEUDONYM_PERIOD = "year"
+    settings.ENVELOPE_RETENTION_DAYS = 4  # until a day is closed, the first of the two before it is four days old
     second = last_closed_day(timezone.now())
     for day in (first := second - timedelta(days=1), second):
         at = datetime.combine(day, time(), UTC)
