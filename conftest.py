@@ -39,10 +39,17 @@ if PROCESS:  # a part of the ports, so that no other process gives one away whos
     ports.PORTS = ports.PORTS[sum(PROCESS.encode()) % 8 :: 8]
 RUN_DIR = Path(os.environ["TESTS_RUN_DIR"] if PROCESS else tempfile.mkdtemp(prefix="pushserver-tests-"))
 DATA_DIR = RUN_DIR / PROCESS
-# These settings trade crash safety for speed, as a test database may be lost. DATABASE=system uses Debian's server.
+# These settings trade crash safety for speed, as a test database may be lost. Without autovacuum, only tests take locks
+# and change plans. DATABASE=system uses Debian's server.
 POSTGRES = installed.postgres(
     RUN_DIR / "postgres",
-    {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "128MB"},
+    {
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "full_page_writes": "off",
+        "shared_buffers": "128MB",
+        "autovacuum": "off",
+    },
 )
 VALKEY = EmbeddedValkey(DATA_DIR / "valkey", free_port())
 

@@ -9,7 +9,6 @@ import pytest
 from django.conf import LazySettings
 from django.db import connection
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 import notifications.tasks
 import registrations.tasks
@@ -23,6 +22,7 @@ from registrations.models import Registration, RegistrationEvent
 from spark_reports.running.runs import RunError, run_reports
 from tests.rig import rows
 from tests.rig.delivering import DeliveryProcess, make_due
+from tests.rig.logs import capture_logs
 from waku_bridge.models import InboundEnvelope
 from xmpp_bridge.models import Device
 

@@ -13,11 +13,11 @@ from celery.beat import SchedulingError
 from django.conf import LazySettings
 from kombu.exceptions import OperationalError
 from redis import Redis
-from structlog.testing import capture_logs
 
 from embedded.stack.plan import services
 from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
 from kit.processes.leader import BEAT
+from tests.rig.logs import capture_logs
 from tests.rig.server import Fleet, wait_until
 from tests.rig.statements import statements
 

@@ -7,10 +7,10 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
-from structlog.testing import capture_logs
 
 from pushserver.console import labels
 from pushserver.console.frame.menu import menu
+from tests.rig.logs import capture_logs
 from tests.rig.rows import make_staff
 
 TYPED = "zQ3shSomethingSomebodyTyped"

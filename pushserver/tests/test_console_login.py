@@ -16,7 +16,6 @@ from django.urls import reverse
 from django.utils import timezone
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
-from structlog.testing import capture_logs
 
 from pushserver import tasks
 from pushserver.console.accounts.passwords import NoWordOfOurs
@@ -24,6 +23,7 @@ from pushserver.console.accounts.second_factor import KEY_IN_SESSION
 from pushserver.models import AccessRecord
 from tests.limits.page import limit
 from tests.rig import rows
+from tests.rig.logs import capture_logs
 
 PASSWORD = "correct horse battery staple"
 LOGIN = "/admin/login/"

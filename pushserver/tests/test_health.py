@@ -19,7 +19,6 @@ from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
-from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
@@ -41,6 +40,7 @@ from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import Incident, ServerStart
 from pushserver.tasks import count_traffic
 from tests.rig import rows
+from tests.rig.logs import capture_logs
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
 from tests.rig.statements import a_batch_worker, a_bridge

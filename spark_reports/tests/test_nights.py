@@ -12,7 +12,6 @@ from django.contrib.admin.models import LogEntry
 from django.core import mail
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 import spark_reports.management.commands
 from kit.health.indicators import Indicator
@@ -36,6 +35,7 @@ from spark_reports.running.spark import Submission
 from spark_reports.tests.test_faults import another_run
 from spark_reports.tests.test_pages import log_in
 from tests.rig import reports
+from tests.rig.logs import capture_logs
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 11, 20)

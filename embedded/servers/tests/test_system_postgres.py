@@ -13,7 +13,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 from django.db import connection
-from structlog.testing import capture_logs
 
 from embedded.servers import installed
 from embedded.servers.ports import free_port, is_free
@@ -28,6 +27,7 @@ from kit.processes import leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from tests.rig.folders import open_folder
+from tests.rig.logs import capture_logs
 from tests.rig.postgres import UNSYNCED, Cluster
 from tests.rig.server import manage_py
 

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 from kit.batches.batch import (
     CHANNEL,
@@ -37,6 +36,7 @@ from kit.db.reasons import REASONS
 from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
 from registrations.models import TopicKey
+from tests.rig.logs import capture_logs
 from tests.rig.statements import other_session, read_only, statements
 
 pytestmark = pytest.mark.django_db

@@ -14,13 +14,13 @@ import pytest
 from prometheus_client import CollectorRegistry, values
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from structlog.testing import capture_logs
 
 from kit.metrics import exemplars, port
 from kit.metrics.batches import BatchHistogram, observe
 from kit.metrics.exemplars import Kept
 from kit.metrics.files import Counted, clear
 from kit.tracing.spans import trace_of
+from tests.rig.logs import capture_logs
 
 PROGRAM = """
 import sys

@@ -17,11 +17,11 @@ import pytest
 from django.core.cache import cache
 from django.db import connection
 from prometheus_client import Gauge
-from structlog.testing import capture_logs
 
 from kit.db.reasons import UNAVAILABLE
 from kit.processes import leader
 from kit.processes.leader import Leader, LeaderLock, Term, holders, key_of, session_parameters
+from tests.rig.logs import capture_logs
 
 TIMEOUT_SECONDS = 60
 PROJECT = Path(__file__).parents[3]

@@ -15,7 +15,6 @@ from celery import shared_task
 from celery.exceptions import Retry
 from django.conf import LazySettings
 from django.db import IntegrityError, InterfaceError, OperationalError
-from structlog.testing import capture_logs
 
 from kit.db.reasons import reason
 from kit.processes import starting, tasks
@@ -23,6 +22,7 @@ from kit.processes.once import once
 from kit.processes.starting import wait_until_fit
 from kit.processes.stopping import WorkerStop
 from kit.processes.tasks import MessageTask, TaskFailed
+from tests.rig.logs import capture_logs
 
 in_database = pytest.mark.django_db(transaction=True)
 

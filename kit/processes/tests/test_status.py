@@ -10,10 +10,10 @@ import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
 from redis import Redis
-from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
 from kit.processes.status import ChangeFilter, StatusCache
+from tests.rig.logs import capture_logs
 
 
 class Weather(StrEnum):

@@ -8,7 +8,6 @@ from itertools import permutations
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 from notifications import retention
 from notifications.gateways.registry import CUT_OFF
@@ -33,6 +32,7 @@ from tests.rig.delivering import (
     recorded,
     take,
 )
+from tests.rig.logs import capture_logs
 from tests.rig.rows import make_halt, make_registration, make_route
 from tests.rig.server import wait_until
 from tests.rig.statements import other_session

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 from django.core import mail
 from django.db import connection
-from structlog.testing import capture_logs
 
 from kit.db.postgresql.timeouts import Timeouts
 from kit.health.indicators import Indicator, State
@@ -24,6 +23,7 @@ from pushserver.alerts.watch import Watch
 from pushserver.indicators import asking, incidents, stored
 from pushserver.indicators.kinds.server import BATCHES
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from tests.rig.logs import capture_logs
 from tests.rig.peers import serve
 from tests.rig.rows import make_staff
 from tests.rig.server import wait_until

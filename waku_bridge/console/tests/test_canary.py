@@ -6,7 +6,6 @@ from uuid import uuid4
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
 from kit.canary import engine
@@ -15,6 +14,7 @@ from notifications.console.canary import Push
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server
+from tests.rig.logs import capture_logs
 from waku_bridge.console.canary import canary, links, traces
 from waku_bridge.console.canary.diagnosis import Cause, Facts, Link, diagnose
 from waku_bridge.console.models import CanaryRun

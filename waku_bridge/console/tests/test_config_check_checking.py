@@ -14,13 +14,13 @@ from aiohttp import web
 from django.conf import LazySettings
 from django.core.cache import cache
 from django.core.management import call_command
-from structlog.testing import capture_logs
 
 from embedded.node.node import NODE, Node, Settings
 from embedded.node.server import create_app
 from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
 from kit.health.notices import Notice
+from tests.rig.logs import capture_logs
 from tests.rig.peers import served
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.checking import check_all

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 from kombu.exceptions import OperationalError
-from structlog.testing import capture_logs
 
 from pushserver.celery import app
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
 from tests.rig.delivering import Process
+from tests.rig.logs import capture_logs
 from waku_bridge import tasks
 from waku_bridge.codec import topics
 from waku_bridge.console import tasks as console_tasks

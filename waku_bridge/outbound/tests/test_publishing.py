@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
-from structlog.testing import capture_logs
 
 from kit.http.connections import Connections, submit
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration, replies_to
 from tests.rig.delivering import Process, fresh, wait_for_wakeup
+from tests.rig.logs import capture_logs
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
 from waku_bridge.codec import topics
@@ -128,7 +128,7 @@ def test_neither_log_nor_metric_holds_the_secret_part_of_a_nodes_url(clock):
     client = Connections(silent_seconds=1)
     node = WakuNode("http://ann:5ecret@127.0.0.1:1/5ecret", client)
     process = OutboxProcess([node], [node])
-    with capture_logs() as logs:
+    with capture_logs("http") as logs:
         process.works()
     submit(client.close()).result()
     assert [(entry["event"], entry.get("node", "")) for entry in logs] == [
@@ -169,7 +169,7 @@ def test_a_fault_of_ours_while_publishing_keeps_the_reply_and_stops_no_other(clo
 
     for _ in "12":
         make_reply(at=clock.at)
-    with capture_logs() as logs:
+    with capture_logs("http") as logs:
         publish(Broken())
     assert sorted(OutboundReply.objects.values_list("state", flat=True)) == [State.PENDING, State.PUBLISHED]
     assert {"event": "sending_failed", "error": "KeyError", "log_level": "error"} in logs
@@ -213,7 +213,7 @@ def test_a_reply_is_in_time_while_one_of_two_nodes_hangs(start, hanging):
     """The client gives up after three seconds, and this node would be given up after a minute."""
     [node] = start(1)
     process = Process(nodes=[hanging, node.waku])
-    with capture_logs() as logs:
+    with capture_logs("http") as logs:
         for version in (1, 2, 3):
             put(registration(CLIENT, version=version))
             process.process_until(partial(are_published, version))

@@ -9,12 +9,12 @@ import pytest
 from django.core.cache import cache
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 from kit.batches.batch import CHANNEL
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.databases import notices
+from tests.rig.logs import capture_logs
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.node import Unreachable, to_json

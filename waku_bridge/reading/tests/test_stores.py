@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
-from structlog.testing import capture_logs
 
 from kit.db.connections import connection_parameters
 from tests.rig.conversation import PUBSUB_TOPIC
+from tests.rig.logs import capture_logs
 from tests.rig.rows import make_watermark
 from waku_bridge.models import StoreWatermark
 from waku_bridge.node import StoreEntry, to_json

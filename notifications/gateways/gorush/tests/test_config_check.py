@@ -15,7 +15,6 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from embedded.servers.ports import free_port
 from kit.http.connections import MAX_CONNECTIONS
@@ -33,6 +32,7 @@ from notifications.gateways.gorush.console.config_check.rules import ESSENTIAL, 
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.rig import rows
+from tests.rig.logs import capture_logs
 from tests.rig.peers import serve as serve_answers
 
 # Recorded from gorush v1.22.0, with other values.

@@ -6,7 +6,6 @@ from functools import partial
 from io import StringIO
 
 import pytest
-import structlog
 from django.core.management import call_command
 from django.db import OperationalError
 
@@ -24,6 +23,7 @@ from notifications.gateways.gorush.rules.table import (
     load_seed,
 )
 from notifications.messages import Outcome
+from tests.rig.logs import capture_logs
 from tests.rig.statements import at_once
 
 RULES = GatewayErrorRule.objects
@@ -148,7 +148,7 @@ def test_sums_are_written_once_per_batch_and_an_error_is_logged_when_it_is_seen_
         for _ in range(3):
             errors.note(IOS, "new")
         errors.note(ANDROID, "new")
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         errors.record(now=NOW)
     assert stored() == {("ios", "new"): 3, ("android", "new"): 1}
     seen = {"event": "gateway_error_unknown", "log_level": "warning", "signature": "new"}
