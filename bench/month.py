@@ -37,7 +37,6 @@ from notifications.queues import halts, queues
 from notifications.queues.queues import EXPIRED, IS_DUE
 from notifications.retention import BY_DAY
 from registrations.models import Route
-from registrations.routes.routes import point
 from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
 from waku_bridge.inbound.steps import Inbox
@@ -240,6 +239,6 @@ def _fill_closed_queue(running: Fleet, waiting: int) -> None:
 def _route(token: bytes, now: datetime) -> Route:
     """Return an address in the closed app."""
     route = Route(generation=0, created_at=now, bridge="waku", last_success_at=now)
-    point(route, gateway="gorush", **CLOSED._asdict(), address=token)
+    route.set_address("gorush", **CLOSED._asdict(), address=token)
     route.delivered_digest = route.address_digest
     return route

@@ -1,16 +1,18 @@
-"""Lookup for queries: the installations of a key that can be notified, and their tokens."""
+"""Queries of senders: the installations of a key that can be notified, their tokens, and the topics of such queries."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import LiteralString, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
-from kit.db.statements import fetch
+from django.db import transaction
+
+from kit.db.statements import fetch, write
 from kit.metrics.batches import count
-from registrations import metrics
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations import metrics, statements
+from registrations.encryption import Purpose, keyring
 from registrations.messages import QueryInfo
-from registrations.models import Registration, Route
+from registrations.retention import walk
 from registrations.rules import INSTALLATIONS_PER_KEY
 
 # Limits of an answer: for one key the size of a message, and for all keys of a batch the memory of a process.
@@ -34,37 +36,6 @@ class _Row(NamedTuple):
     is_proven: bool
 
 
-# A list of keys is read only if it is part of the answer and within the limits. `pg_column_size` does not read it.
-_FIND: LiteralString = f"""
-    WITH asked AS (
-        SELECT registration.id, public_key_hash, signature, server_public_key, is_proven,
-               row_number() OVER (PARTITION BY public_key_hash ORDER BY granted_at DESC, registration.id) AS recency,
-               256 + CASE WHEN allow_from_contacts_only THEN pg_column_size(allowed_key_list) ELSE 0 END AS bytes
-        FROM registrations_grant AS granted
-        JOIN registrations_registration AS registration ON registration.id = granted.registration_id
-        JOIN registrations_route AS route ON route.id = registration.route_id
-        WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND server_public_key = ANY (%(servers)b::bytea[])
-            AND registration.state = '{Registration.State.ACTIVE}' AND enabled AND route.state = '{Route.State.ACTIVE}'
-            AND NOT EXISTS (
-                SELECT FROM registrations_grant AS newer
-                WHERE newer.registration_id = granted.registration_id AND newer.id <> granted.id
-                    AND newer.server_public_key = ANY (%(servers)b::bytea[])
-                    AND (newer.granted_at, newer.id) > (granted.granted_at, granted.id)
-            )
-    ), bounded AS (
-        SELECT *, sum(bytes) OVER (PARTITION BY public_key_hash ORDER BY recency) AS of_key,
-               sum(bytes) OVER (ORDER BY is_proven DESC, recency, bytes, id) AS of_batch
-        FROM asked WHERE recency <= %(limit)s
-    )
-    SELECT registration.public_key_hash, installation_id, version::text, signature, allow_from_contacts_only,
-           access_token_encrypted, CASE WHEN allow_from_contacts_only THEN allowed_key_list END,
-           server_public_key, is_proven
-    FROM bounded JOIN registrations_registration AS registration ON registration.id = bounded.id
-    WHERE of_key <= %(key_bytes)s AND of_batch <= %(batch_bytes)s
-    ORDER BY registration.public_key_hash, recency
-"""
-
-
 def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[bytes]) -> dict[bytes, list[QueryInfo]]:
     """Return the installations of these keys that a sender may know, by key hash, newest first.
 
@@ -74,7 +45,7 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
     """
     asked = set(public_key_hashes)
     rows = fetch(
-        _FIND,
+        statements.FIND_INSTALLATIONS,
         {
             "hashes": list(asked),
             "servers": list(server_public_keys),
@@ -88,23 +59,6 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
         found[row.public_key_hash].append(_info(row))
     count(metrics.QUERIED_KEYS, {("found",): len(found), ("not_found",): len(asked) - len(found)})
     return dict(found)
-
-
-_COUNT = f"""
-    SELECT server_public_key, count(*) FROM (
-        SELECT DISTINCT ON (registration_id) server_public_key
-        FROM registrations_grant JOIN registrations_registration AS registration ON registration.id = registration_id
-        WHERE registration.state = '{Registration.State.ACTIVE}' ORDER BY registration_id, granted_at DESC
-    ) AS newest GROUP BY server_public_key
-"""
-
-
-def count_by_newest_grant() -> dict[bytes, int]:
-    """Return by server key (33 bytes) the number of registered installations whose newest grant is for that server.
-
-    It reads every grant, so it is for requests of operators only.
-    """
-    return {bytes(public_key): number for public_key, number in fetch(_COUNT)}
 
 
 def _info(row: _Row) -> QueryInfo:
@@ -121,3 +75,44 @@ def _info(row: _Row) -> QueryInfo:
         server_public_key=row.server_public_key,
         has_proven_address=row.is_proven,
     )
+
+
+def count_by_newest_grant() -> dict[bytes, int]:
+    """Return by server key (33 bytes) the number of registered installations whose newest grant is for that server.
+
+    It reads every grant, so it is for requests of operators only.
+    """
+    return {bytes(public_key): number for public_key, number in fetch(statements.COUNT_BY_NEWEST_GRANT)}
+
+
+# Query topics, one for each registered key hash. The bridge with such topics defines their names, and listens to them.
+
+
+def add_topics(topics: Mapping[str, int], *, now: datetime) -> list[int]:
+    """Store names with their topics, and return the topics of the new names.
+
+    The names are sorted, so that two transactions with the same new names do not dead-lock. The later one waits for the
+    commit of the earlier one, and so for its announcement.
+    """
+    names = sorted(topics)
+    rows = fetch(statements.INSERT_TOPICS, {"now": now, "names": names, "topics": [topics[name] for name in names]})
+    return [topic for (topic,) in rows]
+
+
+def names_without_registration() -> Iterator[list[str]]:
+    """Yield lists of names of key hashes that have no registration any more, one list for each step of a walk."""
+    for step in walk("registrations_topickey"):
+        yield [name for (name,) in fetch(statements.TOPICS_WITHOUT_REGISTRATION, step)]
+
+
+@transaction.atomic
+def remove_topics(names: Sequence[str]) -> list[int]:
+    """Remove these names, except those that are just being registered, and return the topics of the removed ones.
+
+    A registering transaction stores the registration first, and then its name if it is missing. The lock of the table
+    waits for transactions that have already looked for their name, and makes later ones wait for a moment. So no name
+    is removed between the two steps.
+    """
+    write("SET LOCAL lock_timeout = '1s'")
+    write("LOCK TABLE registrations_topickey IN SHARE ROW EXCLUSIVE MODE")
+    return [topic for (topic,) in fetch(statements.REMOVE_TOPICS, {"names": names})]

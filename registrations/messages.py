@@ -1,10 +1,16 @@
-"""Registrations and query answers as plain values, without Django and protobuf.
+"""Registrations, query answers and addresses as plain values, without Django and protobuf.
 
 The codec builds them from bytes, the rules read them, and the use cases store them. Rule: no secret appears in a repr.
 """
 
+import json
+import re
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
+
+from registrations.token_types import has_topic
+
+InstallationKey = tuple[bytes, str]  # key hash, installation id
 
 
 class TokenType(IntEnum):
@@ -66,6 +72,93 @@ class Named:
     version: int = 0
 
     @property
-    def installation(self) -> tuple[bytes, str]:
+    def installation(self) -> InstallationKey:
         """Return the identity of the installation."""
         return self.public_key_hash, self.installation_id
+
+
+# Exactly the texts that google/uuid's Parse accepts, because status-go uses it. uuid.UUID would also accept dashes in
+# wrong places. Parse accepts any two bytes in place of braces around the 36 characters.
+_DASHED = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_UUID = re.compile(
+    rf"[0-9a-fA-F]{{32}}|{_DASHED}|[uU][rR][nN]:[uU][uU][iI][dD]:{_DASHED}|[\x00-\x7f]{_DASHED}[\x00-\x7f]"
+)
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether google/uuid's Parse accepts the text.
+
+    This says nothing about equality: ids are compared as the original text.
+    """
+    return _UUID.fullmatch(text) is not None
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+_FIELDS = {"token", "call_token", "environment"}
+
+
+class Environment(StrEnum):
+    """The environment of Apple to which a token belongs."""
+
+    PRODUCTION = "production"
+    DEVELOPMENT = "development"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAddress:
+    """The address of one device at Apple or Google, in the format that its route stores.
+
+    Most devices have one token, which is stored unchanged. A device that also receives calls, or whose app is built for
+    Apple's sandbox, has a JSON document instead. No token begins with `{`. ``call_token`` is Apple's token for calls.
+    An empty ``environment`` means the gateway's setting.
+    """
+
+    token: str = field(repr=False)
+    call_token: str = field(default="", repr=False)
+    environment: str = ""
+
+    def encode(self) -> bytes:
+        """Return the address in the format that its route stores."""
+        if not self.call_token and not self.environment:
+            return self.token.encode()
+        fields = {"token": self.token, "call_token": self.call_token, "environment": self.environment}
+        return json.dumps({name: value for name, value in fields.items() if value}, sort_keys=True).encode()
+
+
+def read_address(address: bytes) -> DeviceAddress:
+    """Return the device of a stored address.
+
+    Raises ValueError (or its subclass UnicodeDecodeError) for bytes that are no address of a device.
+    """
+    text = address.decode()
+    if not text.startswith("{"):
+        return DeviceAddress(text)
+    fields = json.loads(text)
+    if not (
+        fields.keys() <= _FIELDS and fields.get("token") and all(isinstance(each, str) for each in fields.values())
+    ):
+        raise ValueError("no address of a device")
+    return DeviceAddress(**fields)
+
+
+# Identity of an address at Apple, where the same token in another app is another address.
+_AT_APPLE = b"%d %s\0"
+
+
+def identity_of(token_type: int, app_topic: str, address: bytes) -> bytes:
+    """Return the input of an address digest: the address, and its app if tokens of this type belong to an app.
+
+    A delivery to a token in one app proves nothing about the same token in another app. At Apple only the device token
+    counts. Its environment and its token for calls do not make it another device.
+    """
+    if not has_topic(token_type):
+        return address
+    return _AT_APPLE % (len(app_topic.encode()), app_topic.encode()) + _token(address)
+
+
+def _token(address: bytes) -> bytes:
+    try:
+        return read_address(address).token.encode()
+    except ValueError:  # the gateway has addresses in another format
+        return address

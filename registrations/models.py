@@ -12,6 +12,8 @@ from django.db import models
 
 from kit.db.fields import BytesField, BytesListField, Uint64Field
 from registrations import token_types
+from registrations.encryption import Purpose, keyring
+from registrations.messages import identity_of
 
 
 class Route(models.Model):
@@ -28,10 +30,10 @@ class Route(models.Model):
     app_topic = models.TextField(blank=True)
     # The address in the gateway's own format, such as a device token in UTF-8, or an endpoint with keys.
     address_encrypted = BytesField()
-    # Digest of the address in its app (`routes.identity_of`). Routes with the same digest lead to the same device.
+    # Digest of the address in its app (`messages.identity_of`). Routes with the same digest lead to the same device.
     address_digest = BytesField()
     # The `address_digest` at the newest successful push. The address is proven while both are equal, so an address that
-    # was changed is not. Null: nothing was ever delivered, so a new one may take its place (`stock`). Empty: the route
+    # was changed is not. Null: nothing was ever delivered, so a new one may take its place (`quotas`). Empty: the route
     # was imported, and stays, or something was delivered to an address of before a rotation of the field keys.
     delivered_digest = BytesField(null=True)
     is_proven = models.GeneratedField(
@@ -66,7 +68,7 @@ class Route(models.Model):
             models.Index(
                 fields=["disabled_reason", "id"], condition=~models.Q(disabled_reason=""), name="route_disabled_reason"
             ),
-            # For `stock`, in the random order of a hash that nobody can choose.
+            # For `quotas`, in the random order of a hash that nobody can choose.
             models.Index(
                 *("bridge", "state", models.Func("id", function="hashint8", output_field=models.IntegerField())),
                 condition=models.Q(state="disabled") | models.Q(delivered_digest=None),
@@ -81,6 +83,21 @@ class Route(models.Model):
 
     def __str__(self) -> str:
         return f"Route {self.pk} ({self.get_token_type_display()}, {self.state})"
+
+    def is_at(self, token_type: int, app_topic: str, address: bytes) -> bool:
+        """Return whether the route already leads to the device of this address."""
+        identity = identity_of(token_type, app_topic, address)
+        return self.token_type == token_type and keyring().matches(Purpose.ADDRESS, identity, self.address_digest)
+
+    def set_address(self, gateway: str, token_type: int, app_topic: str, address: bytes) -> None:
+        """Set the address, which also enables a disabled route. The caller stores it."""
+        self.gateway, self.token_type, self.app_topic = gateway, token_type, app_topic
+        self.address_encrypted = keyring().encrypt(Purpose.ADDRESS, address)
+        self.address_digest = keyring().digest(Purpose.ADDRESS, identity_of(token_type, app_topic, address))
+        self.state = Route.State.ACTIVE
+        self.disabled_reason = ""
+        self.disabled_at = self.failing_since = None
+        self.generation += 1
 
 
 class Registration(models.Model):
@@ -110,7 +127,7 @@ class Registration(models.Model):
     # Identifies the installation in events and reports. It is random, so that the history becomes anonymous when it is
     # deleted here.
     pseudonym = models.UUIDField(null=True, default=uuid.uuid4)
-    # A tombstone of an installation to which nothing was ever delivered. Of these, only the newest are kept (`stock`).
+    # A tombstone of an installation to which nothing was ever delivered. Of these, only the newest are kept (`quotas`).
     is_forgettable = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.tasks import MessageTask
-from registrations.upkeep import retention
+from registrations import retention
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from kit.db.partitions import UNDER_WAY
 from kit.db.reasons import reason
 from kit.expiry.asking import waiting
 from kit.processes.tasks import MessageTask, run_for_a_while
-from registrations.upkeep.retention import remove_tombstones
+from registrations.retention import remove_tombstones
 from waku_bridge import query_topics
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.models import InboundEnvelope

@@ -10,8 +10,7 @@ from pytest_django import Settings
 
 from embedded.management.commands import seed_bench
 from notifications.models import TRANSITIONS, Attempt, Notification, NotificationRequest
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
 from registrations.models import Registration, Route
 from tests.rig import rows
 from waku_bridge.codec.keys import key_hash

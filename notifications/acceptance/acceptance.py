@@ -59,10 +59,9 @@ from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_o
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.rules.reports import Decided, errors_of, load_errors, pack, pack_names, repeat_reports
 from notifications.rules.transitions import end
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
+from registrations.messages import InstallationKey
 from registrations.models import Registration, Route
-from registrations.registering.pairs import InstallationKey
 
 DEDUP_WINDOW = timedelta(hours=24)
 GLOBAL = b"g"  # the bucket of the whole server

@@ -44,8 +44,7 @@ from notifications.models import (
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import BYTES_EACH
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
 from registrations.models import Registration
 
 State = Notification.State

@@ -45,7 +45,7 @@ from notifications.rules.policy import (
 )
 from notifications.rules.reports import REPORTS
 from notifications.rules.transitions import ending
-from registrations.routes import routes
+from registrations import routes
 from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)

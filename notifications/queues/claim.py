@@ -25,8 +25,7 @@ from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
 from notifications.rules.deadlines import has_expired
 from notifications.rules.policy import CONFIG_RETRY_SECONDS
 from notifications.rules.transitions import end, move
-from registrations.keys.encryption import DecryptionError, Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, R
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification
 from notifications.queues import queues
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
-from registrations.keys.encryption import Keyring, Purpose
+from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import (
     APP,

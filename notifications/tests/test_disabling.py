@@ -9,7 +9,6 @@ from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from notifications.queues import disabling
 from registrations.models import RegistrationEvent, Route
-from registrations.routes.routes import point
 from tests.rig.delivering import APP, NOW, answered, claimed, fresh, make_due, recorded
 from tests.rig.rows import make_registration, make_route
 from tests.rig.statements import other_session
@@ -136,7 +135,7 @@ def test_undoing_brings_back_all_or_none():
 
 def register_again(route, *, token=b"another", app_topic=""):
     row = fresh(route)
-    point(row, gateway="gorush", token_type=row.token_type, app_topic=app_topic or row.app_topic, address=token)
+    row.set_address("gorush", row.token_type, app_topic or row.app_topic, token)
     row.save()
 
 

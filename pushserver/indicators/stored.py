@@ -31,7 +31,7 @@ from pushserver.indicators.kinds.delivery import DeliveryFacts
 from pushserver.indicators.kinds.reports import ReportsFacts
 from pushserver.indicators.kinds.results import ResultFacts
 from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
-from registrations.upkeep.estimates import STORED_REGISTRATIONS
+from registrations.statements import STORED_REGISTRATIONS
 from spark_reports.console.formats import percent
 from spark_reports.models import Anomaly
 from spark_reports.nights.status import SAVED, State, status

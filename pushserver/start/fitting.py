@@ -21,8 +21,7 @@ from kit.db.statements import fetch
 from kit.operations import parts
 from kit.processes.leader import POOLED
 from pushserver.start.release import Schema, compare, known_migrations
-from registrations.keys.encryption import DecryptionError, Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
 
 NEWEST = 20

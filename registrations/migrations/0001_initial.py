@@ -9,7 +9,7 @@ from django.db import migrations, models
 
 
 from kit.db.partitions import PartitionByDay
-from registrations.upkeep.retention import EVENTS
+from registrations.retention import EVENTS
 
 
 class Migration(migrations.Migration):

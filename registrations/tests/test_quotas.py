@@ -12,13 +12,12 @@ from django.db import connection, transaction
 
 from kit.buckets.share import Share
 from kit.buckets.shared import SharedBuckets
+from registrations import quotas, registering
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.registering import intake, quotas
-from registrations.registering.intake import Submission
-from registrations.routes.routes import note_delivered
+from registrations.registering import Submission
+from registrations.routes import note_delivered
 from registrations.rules import PROVEN_PER_ADDRESS, Acceptance, Refusal
-from registrations.tests.test_intake import MESSAGE, NOW
-from registrations.upkeep import stock
+from registrations.tests.test_registering import MESSAGE, NOW
 from tests.rig.statements import at_once, other_session, statements
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +38,7 @@ def unregistration_of(number: int, installation: int = 1, *, version: int = 2) -
 
 
 def register(*submissions: Submission, now: datetime = NOW, is_import: bool = False) -> list[Acceptance | Refusal]:
-    outcomes = intake.register(submissions, bridge="waku", gateway="gorush", is_import=is_import, now=now)
+    outcomes = registering.register(submissions, bridge="waku", gateway="gorush", is_import=is_import, now=now)
     return [outcome.decision for outcome in outcomes]
 
 
@@ -79,7 +78,7 @@ def test_a_new_installation_replaces_the_one_that_has_been_dead_for_longest(
     submissions = [registration_of(1, installation) for installation in (3, 4, 5)]
     batches = [submissions] if is_one_batch else [[each] for each in submissions]
     outcomes = [
-        each for batch in batches for each in intake.register(batch, bridge="waku", gateway="a gateway", now=NOW)
+        each for batch in batches for each in registering.register(batch, bridge="waku", gateway="a gateway", now=NOW)
     ]
     assert [each.decision for each in outcomes] == [Acceptance.REGISTER] * 2 + [Refusal.TOO_MANY_INSTALLATIONS]
     assert [list(each.removed_route_ids) for each in outcomes] == [[routes[1]], [routes[0]], []]
@@ -213,7 +212,7 @@ def test_an_installation_that_moves_to_another_address_leaves_no_room_for_one_mo
 
 
 def test_tombstones_of_what_was_reached_or_imported_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 2)
+    monkeypatch.setattr(quotas, "MAX_FORGETTABLE", 2)
     register(registration_of(1), registration_of(2))
     Route.objects.filter(registration__public_key_hash=key(1)).update(delivered_digest=b"some other address")
     register(registration_of(3), unregistration_of(4), is_import=True)
@@ -227,7 +226,7 @@ def test_tombstones_of_what_was_reached_or_imported_stay(monkeypatch: pytest.Mon
 def test_a_tombstone_that_a_process_of_the_release_before_registered_again_stays(
     monkeypatch: pytest.MonkeyPatch, transactional_db: None
 ) -> None:
-    monkeypatch.setattr(stock, "MAX_FORGETTABLE", 2)
+    monkeypatch.setattr(quotas, "MAX_FORGETTABLE", 2)
     register(registration_of(1))
     Registration.objects.update(is_forgettable=True)  # that release does not write the column
     for number in (2, 3):

@@ -5,10 +5,10 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
+from registrations import retention
 from registrations.models import Registration, RegistrationEvent
 from registrations.rules import Acceptance
-from registrations.tests.test_intake import register, submission, unregistration
-from registrations.upkeep import retention
+from registrations.tests.test_registering import register, submission, unregistration
 from tests.rig import rows
 
 NOW = timezone.now().replace(hour=12)  # an hour later it is the same week

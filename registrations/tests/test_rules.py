@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from registrations.messages import RegistrationMessage, TokenType
+from registrations.messages import RegistrationMessage, TokenType, is_uuid
 from registrations.rules import Acceptance, Known, Refusal, check_token_type, decide
-from registrations.uuids import is_uuid
 
 UUID = "11111111-1111-4111-8111-111111111111"
 NOTHING = Known()

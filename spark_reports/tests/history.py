@@ -15,8 +15,7 @@ from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, Decided, pack
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
 from tests.rig.rows import (
     make_answered_request,

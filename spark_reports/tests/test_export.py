@@ -30,8 +30,7 @@ from notifications.gateways.gorush.rules.file import seed_rules
 from notifications.models import RefusedRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import copying, sessions
 from spark_reports.export.copying import is_topic, is_word

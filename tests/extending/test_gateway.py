@@ -16,10 +16,9 @@ from notifications.gateways import registry
 from notifications.models import Attempt
 from pushserver.history import traffic
 from pushserver.models import AttemptMinute
-from registrations import token_types
+from registrations import registering, token_types
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
-from registrations.registering import intake
 from registrations.rules import Refusal, check_device_token, check_token_type
 from spark_reports.export.queries import Hours, attempts
 from tests.extending.web_push.gateway import NAME, TOKEN_TYPE, Subscription, WebPushGateway, check_address
@@ -67,8 +66,8 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME)
         grant=b"g" * 65,
         enabled=True,
     )
-    submission = intake.Submission(b"k" * 64, endpoint.encode(), message, grant_verified=True)
-    [outcome] = intake.register([submission], bridge="waku", gateway=gateway, check_address=check_address, now=NOW)
+    submission = registering.Submission(b"k" * 64, endpoint.encode(), message, grant_verified=True)
+    [outcome] = registering.register([submission], bridge="waku", gateway=gateway, check_address=check_address, now=NOW)
     assert outcome.is_accepted
     return Registration.objects.get().route
 

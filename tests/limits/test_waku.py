@@ -27,9 +27,9 @@ from notifications.messages import NotificationType, Outcome, ReportError, Resul
 from notifications.models import Notification
 from notifications.queues.admission import Admission, own_admission
 from pushserver.indicators.snapshot import take_snapshot
+from registrations import quotas
 from registrations.messages import TokenType
 from registrations.models import Registration, Route
-from registrations.upkeep import stock
 from tests.limits.conftest import Instead, Time
 from tests.limits.page import limit
 from tests.rig.conversation import (
@@ -265,7 +265,7 @@ def test_one_address_proves_that_many_installations(most: int, server: Server, g
 @limit("unregistered ones never reached: {most}; the oldest are forgotten")
 def test_unknown_installations_that_unregister_are_remembered_up_to_a_number(most: int, server: Server) -> None:
     """Only some of them cause a count."""
-    kept, gap = Registration.objects.filter(state="unregistered"), most // stock.COUNTS
+    kept, gap = Registration.objects.filter(state="unregistered"), most // quotas.COUNTS
     first = server.time.now - timedelta(days=1)
     with connection.cursor() as cursor:
         cursor.execute(STORE_TOMBSTONES, {"number": most - gap, "at": first})

@@ -49,11 +49,9 @@ from notifications.models import (
 from notifications.queues import queues
 from notifications.rules.reports import Decided, pack
 from notifications.rules.transitions import ending
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
-from registrations.messages import TokenType
+from registrations.encryption import Purpose, keyring
+from registrations.messages import TokenType, identity_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.routes.routes import identity_of
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark

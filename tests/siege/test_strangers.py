@@ -20,8 +20,8 @@ from django.utils import timezone
 from kit.db.clock import clock
 from notifications.messages import Outcome
 from notifications.models import Notification
+from registrations import quotas
 from registrations.models import Registration, Route
-from registrations.upkeep import stock
 from tests.rig.conversation import push, put, query, registration, replies_to, request, say
 from tests.rig.delivering import DeliveryProcess, Process, RecordingGateway
 from tests.rig.peers import development_node
@@ -234,7 +234,7 @@ def test_made_up_installations_replace_each_other_and_keep_nobody_out(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.MAX_REGISTRATIONS = PLACES
-    monkeypatch.setattr(stock, "MAX_FORGETTABLE", TOMBSTONES)
+    monkeypatch.setattr(quotas, "MAX_FORGETTABLE", TOMBSTONES)
     world = Newcomers()
     quiet = [world.hour(0) for _ in range(QUIET_HOURS)]
     attacked = [world.hour(BURST) for _ in range(BURST_HOURS)]

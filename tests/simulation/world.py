@@ -27,8 +27,8 @@ from kit.db.clock import Clock
 from kit.db.postgresql.base import DatabaseWrapper
 from notifications.acceptance import acceptance
 from notifications.messages import Push, PushNotification
+from registrations import quotas
 from registrations.messages import TokenType
-from registrations.registering import quotas
 from tests.rig.conversation import PUBSUB_TOPIC, query, registration, request
 from tests.rig.rows import make_channel, make_watermark
 from tests.simulation.agenda import Agenda

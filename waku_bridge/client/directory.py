@@ -7,8 +7,7 @@ well as for the client's own contact code.
 from collections import defaultdict
 from collections.abc import Iterable
 
-from registrations.messages import QueryInfo
-from registrations.uuids import is_uuid
+from registrations.messages import QueryInfo, is_uuid
 from waku_bridge.client.events import Destination, Reason
 from waku_bridge.codec.crypto.access_tokens import find_access_token
 from waku_bridge.codec.crypto.grants import verify_grant

@@ -15,8 +15,8 @@ from django.conf import settings
 
 from kit.buckets.shared import own_buckets
 from notifications.acceptance import acceptance
+from registrations import registering
 from registrations.messages import RegistrationMessage
-from registrations.registering import intake
 from registrations.rules import Acceptance, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
@@ -62,7 +62,7 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
     while batch := list(islice(left, BATCH_SIZE)):
         submissions = [each for row in batch if (each := _submission(row, server_public_key))]
         ends["unreadable"] += len(batch) - len(submissions)
-        outcomes = intake.register(
+        outcomes = registering.register(
             submissions,
             bridge=BRIDGE,
             gateway=settings.STATUS_GATEWAY,
@@ -83,17 +83,17 @@ def is_carried_over(end: str) -> bool:
     return end in {str(acceptance) for acceptance in Acceptance}
 
 
-def _submission(row: Row, server_public_key: bytes) -> intake.Submission | None:
+def _submission(row: Row, server_public_key: bytes) -> registering.Submission | None:
     """Return a row as the registration that the client sent, or None where the row is unreadable."""
     if not isinstance(row.public_key_hash, bytes) or len(row.public_key_hash) != KEY_HASH_BYTES:
         return None
     if row.registration is None:
         gone = RegistrationMessage(installation_id=row.installation_id, version=row.version, unregister=True)
-        return intake.Submission(row.public_key_hash, b"", gone, grant_verified=False)
+        return registering.Submission(row.public_key_hash, b"", gone, grant_verified=False)
     try:
         message = parse_registration(row.registration)
     except CodecError:
         return None
-    return intake.Submission(
+    return registering.Submission(
         row.public_key_hash, row.registration, message, grant_verified=True, server_public_key=server_public_key
     )

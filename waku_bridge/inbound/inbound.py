@@ -27,11 +27,10 @@ from kit.tracing.spans import note
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Sending
 from notifications.messages import PushRequest
-from registrations import lookup
+from registrations import lookup, registering
 from registrations.messages import QueryInfo, RegistrationMessage
-from registrations.registering import intake
-from registrations.registering.quotas import CHANGES
-from registrations.routes.proven import find_proven_keys
+from registrations.quotas import CHANGES
+from registrations.routes import find_proven_keys
 from registrations.rules import Acceptance, Refusal, check_device_token, check_token_type
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
@@ -357,7 +356,7 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
         (i, i.decoded, i.decoded.body) for i in items if i.decoded and isinstance(i.decoded.body, Registration)
     ]
     submissions = [
-        intake.Submission(
+        registering.Submission(
             key_hash(decoded.author),
             body.content,
             body.registration,
@@ -368,13 +367,13 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     ]
     if not submissions:
         return []
-    outcomes = intake.register(
+    outcomes = registering.register(
         submissions, bridge=BRIDGE, gateway=settings.STATUS_GATEWAY, check_address=_check_address, now=now
     )
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
-    replies: list[tuple[Reply, intake.Outcome]] = []
+    replies: list[tuple[Reply, registering.Outcome]] = []
     for (item, decoded, body), outcome in zip(registrations, outcomes, strict=True):
         item.reason = "" if outcome.is_accepted else str(outcome.decision)
         if outcome.decision is Refusal.TOO_MANY_CHANGES:  # anybody may repeat a recorded message without end
@@ -383,7 +382,7 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     return list(_within_limits(replies, now=now))
 
 
-def _within_limits(replies: Sequence[tuple[Reply, intake.Outcome]], *, now: datetime) -> Iterator[Reply]:
+def _within_limits(replies: Sequence[tuple[Reply, registering.Outcome]], *, now: datetime) -> Iterator[Reply]:
     """Yield the answers to accepted registrations, and of the others those that are within the limits of errors.
 
     Keys cost nothing, so an error goes to a key with a proven address, or is one of the few that all others get.

@@ -27,7 +27,7 @@ from notifications.acceptance.acceptance import Sending
 from notifications.acceptance.storing import find_repeats
 from notifications.delivery.steps import Delivery, traced
 from registrations.messages import Named
-from registrations.routes.proven import find_proven_addresses
+from registrations.routes import find_proven_addresses
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.inbound import Item, Processed, State, Taken
 from waku_bridge.inbox import inbox

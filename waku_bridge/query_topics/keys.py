@@ -16,8 +16,7 @@ from time import thread_time
 import structlog
 
 from kit.processes.once import once
-from registrations.keys.encryption import DecryptionError, Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.query_topics.budget import CpuBudget

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import psycopg
 import structlog
 
-from registrations.keys.topic_keys import ALL_TOPICS, STILL_USED
+from registrations.statements import ALL_TOPICS, STILL_USED
 from waku_bridge.codec import topics
 from waku_bridge.metrics import QUERY_TOPICS
 from waku_bridge.query_topics.registering import CHANNEL, GONE_CHANNEL, read_notice

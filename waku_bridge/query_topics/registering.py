@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from kit.db.statements import write
-from registrations.keys import topic_keys
+from registrations import lookup
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 
@@ -25,7 +25,7 @@ def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
     Most registrations are refreshes: their topics are in the table, and are not announced again.
     """
     names = {topics.query_name(public_key_hash) for public_key_hash in public_key_hashes}
-    if names and (new := topic_keys.insert({name: _number(name) for name in names}, now=now)):
+    if names and (new := lookup.add_topics({name: _number(name) for name in names}, now=now)):
         _announce(CHANNEL, list(_notices([str(topic) for topic in new])))
 
 
@@ -53,13 +53,13 @@ def stop_listening_to(name: str) -> None:
 
 def stop_listening_to_nobody() -> Iterator[int]:
     """Remove the names of keys without any registration. Yield how many each step removed."""
-    for names in topic_keys.without_registration():
+    for names in lookup.names_without_registration():
         yield _remove(names) if names else 0
 
 
 @transaction.atomic
 def _remove(names: Sequence[str]) -> int:
-    removed = topic_keys.remove(names)
+    removed = lookup.remove_topics(names)
     _announce(GONE_CHANNEL, [str(topic) for topic in removed])
     return len(removed)
 

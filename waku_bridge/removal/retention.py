@@ -13,7 +13,7 @@ from django.db import transaction
 from kit.db.deleting import delete_in_chunks
 from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from notifications.acceptance import acceptance
-from registrations.upkeep import retention as upkeep
+from registrations import retention as upkeep
 from waku_bridge.models import DeadLetter, EnvelopeFault
 
 HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)

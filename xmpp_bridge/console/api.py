@@ -25,7 +25,7 @@ from kit.api.problems import Problem
 from kit.api.views import Guarded, Reading, describe
 from kit.canary.answers import LinkAnswer, links_of
 from kit.db.clock import database_now
-from registrations.routes.addresses import Environment
+from registrations.messages import Environment
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.console.models import CanaryRun

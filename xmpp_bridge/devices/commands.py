@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from registrations.messages import TokenType
-from registrations.routes.addresses import DeviceAddress, Environment
+from registrations.messages import DeviceAddress, Environment, TokenType
 from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS
 from xmpp_bridge.codec.pushes.forms import FormField
 from xmpp_bridge.rules.decisions import COMMAND_ERRORS, Refusal

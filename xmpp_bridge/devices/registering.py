@@ -18,11 +18,10 @@ from kit.db.estimates import stored
 from kit.db.statements import fetch
 from kit.metrics.batches import count
 from notifications.acceptance import acceptance
-from registrations.messages import TokenType
+from registrations.messages import DeviceAddress, TokenType
 from registrations.models import RegistrationEvent, Route
-from registrations.routes.addresses import DeviceAddress
-from registrations.routes.routes import is_at, point
-from registrations.upkeep.stock import DRAWN, MAY_GO, parameters_of
+from registrations.quotas import parameters_of
+from registrations.statements import DRAWN, MAY_GO
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.client_strings import issue
 from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
@@ -243,13 +242,7 @@ def _register(device: Device, action: Action, address: DeviceAddress, *, now: da
     app_topic = device.app.app_topic if action.token_type == TokenType.APN else ""
     kind = _what_changed(route, action, app_topic, address)
     was_active = route.state == Route.State.ACTIVE
-    point(
-        route,
-        gateway=settings.XMPP_GATEWAY,
-        token_type=action.token_type,
-        app_topic=app_topic,
-        address=address.encode(),
-    )
+    route.set_address(settings.XMPP_GATEWAY, action.token_type, app_topic, address.encode())
     route.is_end_awaited = True
     route.bridge = BRIDGE
     route.pseudonym = route.pseudonym or uuid4()
@@ -266,7 +259,7 @@ def _what_changed(route: Route, action: Action, app_topic: str, address: DeviceA
     """Return the kind of event that a registration is for a route. Call it before the route gets the new address."""
     if route.pseudonym is None:  # the route is new, or older than the history
         return Kind.REGISTERED
-    is_same = is_at(route, action.token_type, app_topic, address.encode())
+    is_same = route.is_at(action.token_type, app_topic, address.encode())
     return Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
 
 

@@ -3,7 +3,7 @@
     call, payload, wake-up of a device ──▶ those of its zone to its address ──▶ those of its address, from all zones
     push ────────────────────────────────▶ pushes of a domain ──▶ of its zone ──▶ all pushes
     command of an account ───────────────▶ commands of a domain ──▶ of its zone ──▶ all commands
-    new device of a domain ──────────────▶ only that, as the table of devices is a stock (`registrations.upkeep.stock`)
+    new device of a domain ──────────────▶ only that, as the table of devices is a stock (`registrations.quotas`)
     push without valid credentials ──────▶ all such pushes, and never the domain of its sender
 
 When the memory has no space for a name, only the buckets to the right of that name are charged. The caller commits the

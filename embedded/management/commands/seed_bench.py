@@ -22,9 +22,8 @@ from django.utils import timezone
 from psycopg import sql
 
 from notifications import retention as notifications
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
-from registrations.upkeep import retention as registrations
+from registrations import retention as registrations
+from registrations.encryption import Purpose, keyring
 from waku_bridge.codec.keys import key_hash
 from waku_bridge.removal import retention as waku
 

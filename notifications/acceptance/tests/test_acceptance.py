@@ -29,7 +29,7 @@ from notifications.queues.admission import own_admission
 from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
-from registrations.keys.encryption import Keyring, Purpose
+from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.rig.delivering import APP, LEASE, prove, take
 from tests.rig.rows import end_open, make_attempt, make_notification, make_registration, make_route

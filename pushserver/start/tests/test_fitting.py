@@ -15,7 +15,7 @@ from django.utils import timezone
 from embedded.stack import database
 from kit.db.postgresql import versions
 from pushserver.start import fitting
-from registrations.keys.keyring import keyring
+from registrations.encryption import keyring
 from tests.rig import rows
 from waku_bridge.identity import server_identity
 from xmpp_bridge.identity import client_keys

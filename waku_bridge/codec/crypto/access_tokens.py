@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from coincurve import PrivateKey
 
-from registrations.uuids import is_uuid
+from registrations.messages import is_uuid
 from waku_bridge.codec.crypto.symmetric import seal_body, unseal_body
 from waku_bridge.codec.errors import BodyNotDecryptable
 from waku_bridge.codec.keys import RandomBytes, parse_public_key, shared_key

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from coincurve import PrivateKey
 
-from registrations.uuids import is_uuid
+from registrations.messages import is_uuid
 from waku_bridge.codec import bodies, envelope, frame, metadata, topics, waku_message
 from waku_bridge.codec.crypto import access_tokens, ecies, grants, symmetric
 from waku_bridge.codec.envelope import Identity

@@ -22,7 +22,7 @@ from django.core.management import CommandError, call_command
 from registrations.lookup import find
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, TopicKey
-from registrations.registering.quotas import CHANGES
+from registrations.quotas import CHANGES
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.console.sqlcipher import ITERATIONS, is_encrypted

@@ -17,7 +17,7 @@ from kit.batches.batch import Batch
 from kit.buckets.bucket import Buckets
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest
-from registrations.keys.encryption import DecryptionError, Keyring, Purpose
+from registrations.encryption import DecryptionError, Keyring, Purpose
 from registrations.messages import TokenType
 from registrations.models import Registration as RegistrationRow
 from registrations.models import Route
@@ -354,7 +354,7 @@ def test_a_poisoned_envelope_is_quarantined_with_its_payload_and_all_others_are_
     assert (failed.reason, failed.payload is None, failed.processed_at) == ("DecryptionError", False, NOW)
     fault = EnvelopeFault.objects.get()
     assert (failed.fault_id, fault.error, fault.count) == (fault.pk, "DecryptionError", 1)
-    assert fault.location == "registrations/keys/encryption.py in decrypt"
+    assert fault.location == "registrations/encryption.py in decrypt"
     assert RegistrationRow.objects.get(public_key_hash=CLIENT.key_hash).version == 6
     assert inbound.take(10).envelopes == []
     assert "envelope_failed" in caplog.text

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from registrations.keys.encryption import Keyring, Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Keyring, Purpose, keyring
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT
 from waku_bridge.codec import topics

@@ -17,8 +17,7 @@ from notifications.models import (
     OpenRequest,
     RequestDigest,
 )
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
 from tests.rig.rows import firebase_token

@@ -7,10 +7,9 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from notifications.models import Notification
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations.encryption import Purpose, keyring
+from registrations.messages import DeviceAddress
 from registrations.models import RegistrationEvent, Route
-from registrations.routes.addresses import DeviceAddress
 from tests.rig.statements import statements
 from xmpp_bridge.codec.client_strings import verify_client, verify_node
 from xmpp_bridge.codec.names import DATA_FORM

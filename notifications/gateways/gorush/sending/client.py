@@ -26,7 +26,7 @@ from notifications.gateways.gorush.sending.push_api import (
     read_response,
 )
 from notifications.messages import CUT_OFF, TIMEOUT, UNREACHABLE, Outcome, Push, Result
-from registrations.routes.addresses import read_address
+from registrations.messages import read_address
 from registrations.token_types import platform_of
 
 # Code of a result: the device's token for calls is dead.

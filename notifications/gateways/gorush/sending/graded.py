@@ -12,8 +12,7 @@ import orjson
 
 from notifications.gateways.gorush.sending.platforms import NUMBERS
 from notifications.messages import Content, Grade, Push
-from registrations.messages import TokenType
-from registrations.routes.addresses import DeviceAddress, Environment, read_address
+from registrations.messages import DeviceAddress, Environment, TokenType, read_address
 
 # The limits of Apple, for the whole payload, and of Google, for keys and values of the data.
 MAX_APPLE_BYTES = 4096

@@ -15,8 +15,7 @@ from notifications.gateways.gorush.answers.redaction import signature_of, withou
 from notifications.gateways.gorush.sending.graded import apple_size_bytes, fit, notif_id, rings
 from notifications.gateways.gorush.sending.platforms import NUMBERS
 from notifications.messages import DRY_RUN, NotificationType, Outcome, Push, Result
-from registrations.messages import TokenType
-from registrations.routes.addresses import read_address
+from registrations.messages import TokenType, read_address
 
 # What Status' own server shows on phones. A type unknown to this server is shown as a mention, as status-go does.
 TEXTS: dict[int, str] = {

@@ -19,7 +19,7 @@ from notifications.gateways.gorush.sending.push_api import (
     payload_size_bytes,
 )
 from notifications.messages import ChannelKey, Content, Grade, NotificationType, Outcome, Push
-from registrations.routes.addresses import DeviceAddress
+from registrations.messages import DeviceAddress
 
 APPLE = Push(
     notification_id=7,

@@ -8,15 +8,12 @@ from django.db import connection, transaction
 from django.forms.models import model_to_dict
 
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
-from registrations.keys.encryption import Purpose
-from registrations.keys.keyring import keyring
+from registrations import registering, retention
+from registrations.encryption import Purpose, keyring
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.registering import intake
-from registrations.registering.intake import Submission
-from registrations.registering.pairs import IsOneOf
+from registrations.registering import Submission, named
 from registrations.rules import Acceptance, Refusal
-from registrations.upkeep import retention
 from tests.rig.rows import apn_token, firebase_token, make_registration
 from tests.rig.statements import at_once, beside
 
@@ -54,7 +51,7 @@ def unregistration(version, **fields):
 
 
 def register(*submissions, now=NOW, gateway="a gateway"):
-    outcomes = intake.register(submissions, bridge="waku", gateway=gateway, now=now)
+    outcomes = registering.register(submissions, bridge="waku", gateway=gateway, now=now)
     return [outcome.decision for outcome in outcomes]
 
 
@@ -326,7 +323,7 @@ def test_a_worker_finds_registrations_by_an_index_and_reads_no_others() -> None:
     """
     for number in range(300):
         make_registration(installation_id=f"{number % 10}")
-    rows = Registration.objects.filter(IsOneOf({(b"a" * 64, "x"), (b"b" * 64, "y")})).order_by("pk")
+    rows = Registration.objects.filter(named({(b"a" * 64, "x"), (b"b" * 64, "y")})).order_by("pk")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE registrations_registration")
         cursor.execute(f"SELECT {set_all(BATCH_WORKER)}")

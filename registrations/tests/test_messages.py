@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registrations.routes.addresses import DeviceAddress, Environment, read_address
+from registrations.messages import DeviceAddress, Environment, read_address
 
 
 def test_a_single_token_is_stored_unchanged() -> None:

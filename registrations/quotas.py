@@ -1,33 +1,41 @@
 """Quotas of registrations: installations per key, new installations per minute, and all registrations.
 
-Anybody can make keys, and each new registration costs rows that stay. So only new installations are limited, and in a
-full table the newest replace others that nothing was ever delivered to (`stock`). Known installations can always be
-refreshed, changed and unregistered.
+Anybody can make keys, and each new registration costs rows that stay. So only new installations are limited. Known ones
+can always be refreshed, changed and unregistered.
+
+In a full table, a limit of new rows in a time would be used up by the sender that makes most of them, and all others
+would wait. Instead a new route takes the place of a disabled one, or else of one to which nothing was ever delivered: a
+random one of the hour of registration with most such routes. So made-up installations replace each other, and an hour
+without them loses none. The fullest hour is that of a random sample, as counting a million routes would take longer
+than a batch. A table with fewer routes than the sample is counted. See docs/limits.md.
 """
 
 import hashlib
+import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import LiteralString
+from typing import Any
 
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit, per_minute
 from kit.buckets.shared import own_buckets
-from kit.db.statements import fetch
+from kit.db.statements import fetch, write
+from registrations import statements
+from registrations.messages import InstallationKey
 from registrations.models import Registration
-from registrations.registering.pairs import InstallationKey
 from registrations.rules import INSTALLATIONS_PER_KEY, Refusal
-from registrations.upkeep import stock
-from registrations.upkeep.estimates import STORED_REGISTRATIONS
 
 NEW = b"n"  # key of the bucket of new installations
 # Registrations of one installation. A client sends one for each chat that is muted, and repeats unanswered ones.
 CHANGES: BucketLimits = (Limit(30, 900.0),)
-
-VersionOf = tuple[InstallationKey, int]  # an installation, and the version of its registration
+SAMPLE = 1000  # routes of which the fullest hour is found
+# Tombstones of installations to which nothing was ever delivered. The oldest go first.
+MAX_FORGETTABLE = 100_000
+# How often they are counted until all of them are replaced. A count takes some milliseconds.
+COUNTS = 1000
 
 
 class Changes:
@@ -77,7 +85,8 @@ class Capacity:
             return Refusal.TOO_MANY_INSTALLATIONS, []
         if self.free <= 0 and not self.replaceable:
             return Refusal.FULL, []
-        if self.paced_at and not own_buckets().take([(NEW, _limits())], now=self.paced_at):
+        pace = per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE)
+        if self.paced_at and not own_buckets().take([(NEW, pace)], now=self.paced_at):
             return Refusal.TOO_MANY_NEW, []
         self.active[public_key_hash] += 1
         if self.free > 0:
@@ -93,14 +102,6 @@ class Capacity:
         self.free += 1
 
 
-_TAKEN: LiteralString = f"""
-    SELECT ''::bytea, {STORED_REGISTRATIONS}
-    UNION ALL
-    SELECT public_key_hash, count(*) FROM registrations_registration
-    WHERE public_key_hash = ANY (%(hashes)b::bytea[]) AND state = '{Registration.State.ACTIVE}' GROUP BY 1
-"""
-
-
 def capacity_for(
     new: Collection[InstallationKey], known: Collection[Registration], *, bridge: str, is_paced: bool, now: datetime
 ) -> Capacity:
@@ -110,17 +111,28 @@ def capacity_for(
     per minute applies.
     """
     hashes = list({public_key_hash for public_key_hash, _ in new})
-    taken = {bytes(name): count for name, count in fetch(_TAKEN, {"hashes": hashes})}
+    taken = {bytes(name): count for name, count in fetch(statements.TAKEN, {"hashes": hashes})}
     free = max(0, settings.MAX_REGISTRATIONS - taken.pop(b""))
     staying = [registration.pk for registration in known]
-    replaceable = stock.draw(bridge, len(new) - free, but=staying, now=now) if len(new) > free else []
-    return Capacity(
-        active=Counter(taken),
-        free=free,
-        replaceable=replaceable[::-1],
-        paced_at=now if is_paced else None,
-    )
+    replaceable = _draw(bridge, len(new) - free, but=staying, now=now) if len(new) > free else []
+    return Capacity(Counter(taken), free, replaceable[::-1], paced_at=now if is_paced else None)
 
 
-def _limits() -> BucketLimits:
-    return per_minute(settings.NEW_INSTALLATIONS_PER_MINUTE)
+def parameters_of(bridge: str, number: int, *, now: datetime) -> dict[str, Any]:
+    """Return the parameters of `DRAWN`, for ``number`` routes of a bridge."""
+    start = secrets.randbits(32) - 2**31
+    return {"bridge": bridge, "number": number, "sample": SAMPLE, "start": start, "now": now}
+
+
+def _draw(bridge: str, number: int, *, but: Collection[int], now: datetime) -> list[tuple[int, int]]:
+    """Lock up to ``number`` registrations that go for new ones, and return their ids and those of their routes.
+
+    The first of them goes first. The registrations ``but`` stay, and those that another session has locked.
+    """
+    return [*map(tuple, fetch(statements.DRAW, {**parameters_of(bridge, number, now=now), "but": list(but)}))]
+
+
+def forget_oldest(added: Collection[int]) -> None:
+    """Delete the oldest tombstones beyond `MAX_FORGETTABLE`, at some of the ids of those that were ``added``."""
+    if any(each % max(1, MAX_FORGETTABLE // COUNTS) == 0 for each in added):
+        write(statements.FORGET, [MAX_FORGETTABLE])

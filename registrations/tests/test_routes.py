@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from registrations.messages import Named
 from registrations.models import Registration, Route
-from registrations.routes.proven import find_proven_addresses, find_proven_keys
+from registrations.routes import find_proven_addresses, find_proven_keys
 from tests.rig import rows
 
 pytestmark = pytest.mark.django_db

@@ -1,7 +1,7 @@
-"""Encryption of single database fields, and keyed digests for comparing encrypted values.
+"""Encryption of single database fields, and keyed digests for comparing encrypted values. See docs/backup.md.
 
-The module does no I/O: keys and randomness are arguments. Every value begins with the id of its key, so that several
-keys can be in use during a rotation. The first key encrypts, and all keys decrypt.
+Every value begins with the id of its key, so that several keys can be in use during a rotation. The first key encrypts,
+and all keys decrypt. No other module reads the field encryption keys from the settings.
 """
 
 import hashlib
@@ -9,12 +9,13 @@ import hmac
 import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+from django.conf import settings
 
 KEY_ID_SIZE = 4
-Stored = bytes | memoryview  # the types that Django returns for a binary column
 NONCE_SIZE = 12
 
 
@@ -56,12 +57,11 @@ class Keyring:
         nonce = self._random_bytes(NONCE_SIZE)
         return self.current_id + nonce + self._ciphers[self.current_id].encrypt(nonce, plaintext, purpose.encode())
 
-    def decrypt(self, purpose: Purpose, field: Stored) -> bytes:
+    def decrypt(self, purpose: Purpose, field: bytes) -> bytes:
         """Return the plaintext of a field.
 
         Raises DecryptionError when its key is not listed, or when the field was altered.
         """
-        field = bytes(field)
         cipher = self._ciphers.get(field[:KEY_ID_SIZE])
         if cipher is None:
             raise DecryptionError("the key of this field is not among FIELD_ENCRYPTION_KEYS")
@@ -75,12 +75,16 @@ class Keyring:
         """Return key id (4 bytes) ‖ HMAC-SHA-256 (32 bytes), which identifies a value without revealing it."""
         return self._digest(self.current_id, purpose, value)
 
-    def matches(self, purpose: Purpose, value: bytes, digest: Stored | None) -> bool:
+    def matches(self, purpose: Purpose, value: bytes, digest: bytes | None) -> bool:
         """Return whether ``digest`` is the digest of ``value`` under the key that it names, in constant time."""
-        if not digest:
-            return False
-        key_id = bytes(digest[:KEY_ID_SIZE])
-        return key_id in self._digest_keys and hmac.compare_digest(self._digest(key_id, purpose, value), bytes(digest))
+        key_id = digest[:KEY_ID_SIZE] if digest else b""
+        return key_id in self._digest_keys and hmac.compare_digest(self._digest(key_id, purpose, value), digest or b"")
 
     def _digest(self, key_id: bytes, purpose: Purpose, value: bytes) -> bytes:
         return key_id + hmac.digest(self._digest_keys[key_id], purpose.encode() + b"\0" + value, "sha256")
+
+
+@cache
+def keyring() -> Keyring:
+    """Return the keyring of this process."""
+    return Keyring(settings.FIELD_ENCRYPTION_KEYS)

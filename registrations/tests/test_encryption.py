@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registrations.keys.encryption import DecryptionError, Keyring, Purpose
+from registrations.encryption import DecryptionError, Keyring, Purpose
 
 OLD, NEW = b"\x01" * 32, b"\x02" * 32
 VALUE = b"the device token"
@@ -14,7 +14,7 @@ VALUE = b"the device token"
 def test_a_field_decrypts_for_its_own_purpose_only_and_no_part_of_it(purpose, other, value):
     keyring = Keyring([OLD])
     field = keyring.encrypt(purpose, value)
-    assert keyring.decrypt(purpose, memoryview(field)) == keyring.decrypt(purpose, field) == value
+    assert keyring.decrypt(purpose, field) == value
     wrong = [(purpose, field[:end]) for end in range(len(field))] + [(other, field)] * (other is not purpose)
     for each in wrong:
         with pytest.raises(DecryptionError):
@@ -57,7 +57,7 @@ def test_after_a_rotation_the_old_key_decrypts_and_the_new_key_encrypts():
 def test_after_a_rotation_old_digests_still_match():
     digest = Keyring([OLD]).digest(Purpose.ACCESS_TOKEN, VALUE)
     after = Keyring([NEW, OLD])
-    assert after.matches(Purpose.ACCESS_TOKEN, VALUE, memoryview(digest))
+    assert after.matches(Purpose.ACCESS_TOKEN, VALUE, digest)
     assert not after.matches(Purpose.ACCESS_TOKEN, b"another", digest)
     assert after.digest(Purpose.ACCESS_TOKEN, VALUE) != digest
     assert not Keyring([NEW]).matches(Purpose.ACCESS_TOKEN, VALUE, digest)

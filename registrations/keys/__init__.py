@@ -1,1 +1,0 @@
-"""Encryption of database fields, its keys, and the keys of query topics. See docs/backup.md."""

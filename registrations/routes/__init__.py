@@ -1,1 +1,0 @@
-"""Routes: the addresses of registrations, and which of them are proven. See docs/delivery.md."""
