@@ -24,16 +24,19 @@ results. The steps of a batch work in their order, and each returns what it deci
     work(batch) ──▶ Work ──┬── handed ──▶ the later steps, in the same transaction (`Batch.handed`)
                            └── decided ──▶ the step's own `committed`, which sends it; dropped if the commit fails
 
-A batch that fails because of one item is repeated step by step, each time with half as many items. When that item is
-alone, its step quarantines it. An item that another session keeps locked is isolated in the same way and put off. A
-batch that collided with another worker is repeated as it was.
+After a failed commit, each step of the batch works in a transaction of its own, and takes one item, then two, four, and
+so on. An item that fails alone comes again later if another session keeps its row locked, and is quarantined otherwise.
+A batch that collided with another worker is repeated as it was.
+
+What is measured, counted and traced about batches is done by `kit.batches.middleware`, at named points of the loop.
 """
 
 import os
 import select
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
@@ -45,7 +48,7 @@ from django.db import Error, connection, transaction
 
 from kit.backoff import Backoff
 from kit.batches import marks
-from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
+from kit.batches.middleware import Middleware, all_middleware
 from kit.db.clock import clock
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.reasons import (
@@ -58,10 +61,8 @@ from kit.db.reasons import (
     sqlstate,
 )
 from kit.db.statements import fetch, write
-from kit.processes import own_faults
 from kit.processes.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.processes.status import ChangeFilter
-from kit.tracing import spans
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -80,11 +81,6 @@ ATTEMPTS = 3
 # How often, over some 20 s, an item that meets a conflict alone is tried again. After that, no other worker causes the
 # conflict, and the item would block all others for ever.
 WAITS = 12
-# For `SHORT_WAITS_SECONDS` after a batch has waited in vain for a lock, batches wait only this long for each lock.
-LOCK_TIMEOUT = "100ms"
-SHORT_WAITS_SECONDS = 60
-# How long one step may work in parts while the other steps of the process wait.
-PARTS_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 2.0
 # Marks are at least this old, because transactions take time and clocks differ. This time plus the time between two
 # searches is the range of processed rows that a statement reads.
@@ -114,8 +110,12 @@ class Batch:
     now: datetime
     handed: Sequence[object] = ()
     taken: Sequence[Any] = ()
-    is_part: bool = False  # one of the parts into which a failed batch was split
     nothing_before: datetime = LONG_AGO  # no waiting row is older, by the time that `Step.oldest` selects
+
+    @property
+    def is_careful(self) -> bool:
+        """Return whether the step takes fewer items than usual, because an earlier batch failed."""
+        return self.limit < LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,11 @@ class Step:
         """Quarantine the one item of the batch, which makes `work` fail, so that it does not block the others."""
         log.error("step_failed", step=type(self).__name__, error=type(error).__name__)
 
-    def put_off(self, batch: Batch) -> bool:  # noqa: ARG002 - the signature of a step
-        """Leave the one item of the batch, whose row another session has locked. Return whether the step can do so."""
-        return False
+    def again(self, batch: Batch) -> None:
+        """Leave the one item of the batch, which needs a row that another session keeps locked, for a later batch.
+
+        By default, that is the next one.
+        """
 
 
 class Wakeup:
@@ -228,13 +230,14 @@ class Worker:
     def __init__(self, steps: Sequence[Step], wakeup: Wakeup) -> None:
         self._steps = steps
         self._wakeup = wakeup
-        self._with_rows: set[int] = set()  # indexes of the steps that have waiting rows
-        self._poll_at = self._count_at = 0.0
-        self._short_waits_until = 0.0
+        self._middleware: Sequence[Middleware] = all_middleware()
+        self._limits = dict.fromkeys(steps, LIMIT)  # of the items that each step takes
+        self._with_rows: set[Step] = set()  # the steps that have waiting rows
+        self._poll_at = 0.0
         self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
         self._next_searched, self._next_search_at = 0, 0.0
         self._nothing_before: dict[Step, datetime] = {}
-        self._waits: Counter[Step] = Counter()  # by step, how often its single item has met a conflict
+        self._conflicts: Counter[Step] = Counter()  # by step, how often its single item has met one
         self._listening: psycopg.Connection | None = None
         self._is_leader = False
         self._stopping = threading.Event()
@@ -255,7 +258,8 @@ class Worker:
                     change_filter = ChangeFilter()
                     log.info("batches_go_on")
             except (Error, psycopg.Error) as error:
-                own_faults.note_refusal(sqlstate(error))
+                for each in self._middleware:
+                    each.postponed(error)
                 if change_filter.has_changed(why := reason(error)):
                     log.warning("batch_postponed", error=type(error).__name__, reason=why)
                 self._disconnect()
@@ -289,22 +293,122 @@ class Worker:
         """Process one batch, and return whether rows are left for the next one."""
         if monotonic() >= self._poll_at:
             self._poll(now)
+        self._work_together(now)
+        self._work_apart(now)
+        return bool(self._with_rows)
+
+    def _active(self) -> Sequence[Step]:
+        """Return the steps. A process that is to stop skips those that take rows."""
+        return [step for step in self._steps if not (step.waits and self._stopping.is_set())]
+
+    def _work_together(self, now: datetime) -> None:
+        """Let steps work in one transaction, as usual. After a failure, those that had begun are careful."""
+        usual = [step for step in self._active() if self._limits[step] == LIMIT]
         for _ in range(ATTEMPTS):
+            begun: dict[Step, Batch] = {}
             try:
-                return self._work_together(now)
+                self._run(usual, now, begun)
             except Exception as error:
                 if is_unavailable(error):
                     raise
-                if (
-                    is_lock_timeout(error) and monotonic() >= self._short_waits_until
-                ):  # it has waited the whole `lock_timeout`
-                    self._short_waits_until = monotonic() + SHORT_WAITS_SECONDS
                 if not is_conflict(error):
                     log.warning("batch_split", error=type(error).__name__, sqlstate=sqlstate(error))
                     break
                 log.info("batch_collided", error=type(error).__name__)
-        self._work_apart(now)
-        return True
+            else:
+                return
+        self._limits.update({step: 1 for step in begun if not step.follows})
+
+    def _work_apart(self, now: datetime) -> None:
+        """Let each careful step work in a transaction of its own, with twice as many items after each success.
+
+        A conflict of a single item is raised after all steps have worked, so that the item is tried again.
+        """
+        conflict: Exception | None = None
+        careful = [step for step in self._active() if self._limits[step] < LIMIT]
+        for step in careful:
+            begun: dict[Step, Batch] = {}
+            try:
+                self._run([step], now, begun)
+            except Exception as error:
+                if is_unavailable(error):
+                    raise
+                if self._limits[step] > 1:
+                    self._limits[step] = 1
+                elif self._may_pass(step, error):
+                    conflict = error
+                else:
+                    self._set_aside(step, error, begun[step])
+            else:
+                self._limits[step] = min((2 if step in begun else 1) * self._limits[step], LIMIT)
+        if conflict:
+            raise conflict
+
+    def _may_pass(self, step: Step, error: Exception) -> bool:
+        """Return whether another session causes the error of a single item, so that a later attempt can succeed."""
+        self._conflicts[step] += is_conflict(error)
+        return is_collision(error) or (is_conflict(error) and self._conflicts[step] <= WAITS)
+
+    def _set_aside(self, step: Step, error: Exception, batch: Batch) -> None:
+        """Leave the item that failed alone for later if another session keeps its row locked, or quarantine it."""
+        with transaction.atomic(durable=True):
+            if is_lock_timeout(error):
+                step.again(batch)
+            else:
+                step.quarantine(error, batch)
+        del self._conflicts[step]
+
+    def _run(self, steps: Collection[Step], now: datetime, begun: dict[Step, Batch]) -> None:
+        """Let steps, and those that follow them, work in one transaction. ``begun`` gets the input of each."""
+        waited = self._with_rows & {*steps}
+        self._with_rows -= waited  # rows announced from now on are for the next batch
+        try:
+            with transaction.atomic(durable=True):
+                worked = self._work(steps, waited, now, begun)
+                left = {step for step, work in worked if work.is_more_left and not self._stopping.is_set()}
+                if left and self._is_leader:
+                    wake_peers()
+                _announce_if_old(now)
+        except BaseException as error:
+            self._with_rows |= waited
+            for step, batch in begun.items():
+                step.rolled_back(batch)
+            for each in self._middleware:
+                each.rolled_back(error)
+            raise
+        self._with_rows |= left
+        self._committed(worked)
+
+    def _work(
+        self, steps: Collection[Step], waited: Collection[Step], now: datetime, begun: dict[Step, Batch]
+    ) -> Sequence[tuple[Step, Work[Any]]]:
+        """Let those steps work that have rows, due items in memory, or, for a follower, handed items."""
+        handed: list[object] = []
+        worked = []
+        for each in self._middleware:
+            each.begun()
+        for step in self._steps:
+            if handed if step.follows else (step in steps and (step in waited or _is_due(step))):
+                nothing_before = self._nothing_before.get(step, LONG_AGO)
+                begun[step] = Batch(self._limits[step], now, handed, nothing_before=nothing_before)
+                with ExitStack() as around:
+                    for each in self._middleware:
+                        around.enter_context(each.within(type(step).__name__))
+                    work = step.work(begun[step])
+                worked.append((step, work))
+                handed += work.handed
+        return worked
+
+    def _committed(self, worked: Sequence[tuple[Step, Work[Any]]]) -> None:
+        """Call `committed` of each step. Everything is committed, so an error of one step must not stop the others."""
+        for step, work in worked:
+            self._conflicts.pop(step, None)
+            try:
+                step.committed(work.decided)
+            except Exception as error:  # noqa: BLE001 - the other steps go on after any error
+                log.error("after_commit_failed", step=type(step).__name__, error=type(error).__name__)  # noqa: TRY400
+        for each in self._middleware:
+            each.committed()
 
     def _poll(self, now: datetime) -> None:
         """Read the time, whether this worker is the leader, and which steps have waiting rows, in one statement."""
@@ -313,9 +417,8 @@ class Worker:
         if self._stopping.is_set():
             self._hand_over()
             return
-        if monotonic() >= self._count_at:
-            own_share().count()
-            self._count_at = monotonic() + COUNTED_EVERY_SECONDS
+        for each in self._middleware:
+            each.looks()
         if monotonic() >= self._oldest_at:
             self._find_oldest(now)
         asked = [(n, step) for n, step in enumerate(self._steps) if self._is_leader or not step.is_for_leader]
@@ -328,7 +431,7 @@ class Worker:
         if database_time < now - RECENT / 2:  # the clock was set back: new rows are older than the known marks
             self._nothing_before = {}
             self._search_from_beginning()
-        self._with_rows |= {index for index, is_so in zip(waiting, found, strict=True) if is_so}
+        self._with_rows |= {self._steps[index] for index, is_so in zip(waiting, found, strict=True) if is_so}
         if is_leader != self._is_leader:
             self._is_leader = is_leader
             write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
@@ -391,7 +494,8 @@ class Worker:
             write(f"LISTEN {WAKE_PEERS}")
             [(now, *_)] = fetch(f"SELECT clock_timestamp(), {set_all(BATCH_WORKER)}")
             clock.set(now)
-            own_share().show()
+            for each in self._middleware:
+                each.connected()
 
     def _hand_over(self) -> None:
         """Let another worker become leader now, instead of when this connection closes."""
@@ -404,115 +508,12 @@ class Worker:
     def _read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and poll at once if one names no step."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
-        announced = {index for index, step in enumerate(self._steps) if step.announced_as in payloads - {"", OLD}}
-        self._with_rows |= announced
+        self._with_rows |= {step for step in self._steps if step.announced_as in payloads - {"", OLD}}
         if payloads & {"", OLD}:
             self._poll_at = 0.0
         if OLD in payloads:
             self._beginning_at = 0.0
             self._oldest_at = min(self._oldest_at, self._oldest_not_before)
-
-    def _work_together(self, now: datetime) -> bool:
-        """Let all steps work in one transaction, as usual. Return whether rows are left."""
-        waited, self._with_rows = self._with_rows, set()  # rows announced from now on are for the next batch
-        made = _Run(LIMIT, now, self._nothing_before)
-        left: set[int] = set()
-        try:
-            with transaction.atomic(durable=True):
-                if monotonic() < self._short_waits_until:
-                    write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                for index, step in self._active():
-                    if made.concerns(step, has_rows=index in waited) and made.let_work(step):
-                        left.add(index)
-                left = set() if self._stopping.is_set() else left
-                if left and self._is_leader:
-                    wake_peers()
-                _announce_if_old(now)
-        except BaseException:
-            self._with_rows |= waited
-            made.undo()
-            raise
-        made.committed()
-        self._waits.clear()
-        self._with_rows |= left
-        return bool(self._with_rows)
-
-    def _active(self) -> Iterator[tuple[int, Step]]:
-        """Yield the steps with their indexes. A process that is to stop skips the steps that take rows."""
-        for index, step in enumerate(self._steps):
-            if not (step.waits and self._stopping.is_set()):
-                yield index, step
-
-    def _work_apart(self, now: datetime) -> None:
-        """Let each step work in transactions of its own. The error of a step that has to wait for another session is
-        raised after all steps have worked.
-        """
-        waited, self._with_rows = self._with_rows, set()
-        met: Exception | None = None
-        for index, step in self._active():
-            if not step.follows and (index in waited or _is_due(step)):
-                try:
-                    self._work_in_parts(step, now)
-                except Exception as error:
-                    if not (is_conflict(error) or is_lock_timeout(error)):
-                        raise
-                    met = error
-        if met:
-            raise met
-
-    def _work_in_parts(self, step: Step, now: datetime) -> None:
-        """Let a step work, with half as many items after each failure.
-
-        After a lock timeout, continue with the items behind the one that was put off, for up to `PARTS_SECONDS`. The
-        next batch would otherwise wait for the next locked row.
-        """
-        part, is_held_up, until = LIMIT, False, monotonic() + PARTS_SECONDS
-        is_more_left = True
-        while is_more_left:
-            made = _Run(part, now, self._nothing_before, is_part=True)
-            try:
-                is_more_left = self._work_alone(step, made, now)
-            except Exception as error:
-                made.undo()
-                if is_unavailable(error):
-                    raise
-                is_held_up = is_held_up or is_lock_timeout(error)
-                if part > 1:
-                    part = made.half_of(step)
-                    continue
-                self._give_up(step, error, made.batch_of(step))
-            del self._waits[step]
-            if not is_held_up or monotonic() > until:
-                return
-            part = min(2 * part, LIMIT)
-
-    def _work_alone(self, step: Step, made: "_Run", now: datetime) -> bool:
-        """Let one step and its followers work in one transaction. Return whether more is left for the step."""
-        with transaction.atomic(durable=True):
-            write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            is_more_left = made.let_work(step)
-            for follower in self._steps:
-                if follower.follows and made.concerns(follower):
-                    made.let_work(follower)
-            _announce_if_old(now)
-        made.committed()
-        return is_more_left
-
-    def _give_up(self, step: Step, error: Exception, batch: Batch) -> None:
-        """Put the one item off, or quarantine it. Raise an error that another session causes, so that it is retried."""
-        if is_lock_timeout(error) and step.put_off(batch):
-            return
-        if self._is_retried(step, error):
-            raise error
-        with transaction.atomic(durable=True):
-            step.quarantine(error, batch)
-
-    def _is_retried(self, step: Step, error: Exception) -> bool:
-        """Return whether another session causes the error of a single item, so that a later attempt can succeed."""
-        if is_collision(error) or is_lock_timeout(error):
-            return True
-        self._waits[step] += is_conflict(error)
-        return is_conflict(error) and self._waits[step] <= WAITS
 
     def _wait(self, not_before: float) -> None:
         """Sleep until rows are announced or items in memory are due, but at least until ``not_before``.
@@ -538,60 +539,7 @@ class Worker:
 
     def _next_at(self) -> float | None:
         """Return when the next items in memory are due, or None without such items."""
-        return min((at for _, step in self._active() if (at := step.next_at()) is not None), default=None)
-
-
-class _Run:
-    """One run over the steps of a batch: the input of each step, and its result."""
-
-    def __init__(
-        self, limit: int, now: datetime, nothing_before: Mapping[Step, datetime], *, is_part: bool = False
-    ) -> None:
-        self._limit = limit
-        self._now = now
-        self._nothing_before = nothing_before
-        self._is_part = is_part
-        self._handed: list[object] = []
-        self._begun: list[tuple[Step, Batch]] = []
-        self._worked: list[tuple[Step, Work[Any]]] = []
-        self._traced = spans.begin_batch()
-
-    def concerns(self, step: Step, *, has_rows: bool = False) -> bool:
-        """Return whether a step has items: waiting rows, due items in memory, or, for a follower, handed items."""
-        return bool(self._handed) if step.follows else has_rows or _is_due(step)
-
-    def let_work(self, step: Step) -> bool:
-        """Let a step work, and return whether more is left for it."""
-        nothing_before = self._nothing_before.get(step, LONG_AGO)
-        batch = Batch(self._limit, self._now, self._handed, is_part=self._is_part, nothing_before=nothing_before)
-        self._begun.append((step, batch))
-        with self._traced.step(type(step).__name__):
-            work = step.work(batch)
-        self._worked.append((step, work))
-        self._handed += work.handed
-        return work.is_more_left
-
-    def batch_of(self, step: Step) -> Batch:
-        """Return the input of a step that has begun."""
-        return next(batch for begun, batch in self._begun if begun is step)
-
-    def half_of(self, step: Step) -> int:
-        """Return half of the number of items that a step took, or of the limit if it recorded none, but at least 1."""
-        return max(min(self._limit, len(self.batch_of(step).taken) or self._limit) // 2, 1)
-
-    def undo(self) -> None:
-        """Roll back every step that has begun."""
-        for step, batch in self._begun:
-            step.rolled_back(batch)
-
-    def committed(self) -> None:
-        """Call `committed` of each step. Everything is committed, so an error of one step must not stop the others."""
-        for step, work in self._worked:
-            try:
-                step.committed(work.decided)
-            except Exception as error:  # noqa: BLE001 - the other steps go on after any error
-                log.error("after_commit_failed", step=type(step).__name__, error=type(error).__name__)  # noqa: TRY400
-        self._traced.committed()
+        return min((at for step in self._active() if (at := step.next_at()) is not None), default=None)
 
 
 def _numbered(waits: LiteralString, index: int) -> LiteralString:

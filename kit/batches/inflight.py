@@ -17,7 +17,7 @@ from kit.http.connections import call_on_loop
 
 T = TypeVar("T")
 # Seconds after which a result comes again that could not be recorded.
-PUT_OFF_SECONDS = 10
+AGAIN_SECONDS = 10
 Timer = asyncio.TimerHandle
 # A send never raises. Its result reports the failure, also when the timeout cancels the send.
 Send = Callable[[], Coroutine[Any, Any, T]]
@@ -59,13 +59,13 @@ class InFlight(Generic[T]):
         self.under_way -= count
         self.first_result_at = monotonic()
 
-    def put_off(self, count: int) -> None:
-        """Remove the oldest results, and add them again after `PUT_OFF_SECONDS`."""
+    def again(self, count: int) -> None:
+        """Remove the oldest results, and add them again after `AGAIN_SECONDS`."""
         call_on_loop(self._come_later, [self._results.popleft() for _ in range(count)])
 
     def _come_later(self, results: Sequence[T]) -> None:
         for result in results:
-            asyncio.get_running_loop().call_later(PUT_OFF_SECONDS, self._arrive, result)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._arrive, result)
 
     def _start(self, sends: Sequence[Send[T]]) -> None:
         loop = asyncio.get_running_loop()

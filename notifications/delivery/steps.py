@@ -323,10 +323,9 @@ class Results(Step):
         log.error("result_not_stored", error=type(error).__name__)
         self._delivery.sends.recorded(len(batch.taken))
 
-    def put_off(self, batch: Batch) -> bool:
+    def again(self, batch: Batch) -> None:
         """Record the result some seconds later."""
-        self._delivery.sends.put_off(len(batch.taken))
-        return True
+        self._delivery.sends.again(len(batch.taken))
 
 
 def _results(taken: Iterable[Done | Silence]) -> list[Done]:

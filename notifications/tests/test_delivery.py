@@ -119,7 +119,7 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
 
 @pytest.mark.django_db(transaction=True)
 def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypatch):
-    monkeypatch.setattr("kit.batches.inflight.PUT_OFF_SECONDS", 0.5)
+    monkeypatch.setattr("kit.batches.inflight.AGAIN_SECONDS", 0.5)
     rows, deliverer = [make_due() for _ in range(11)], DeliveryProcess()
     held, others = rows[:8], rows[8:]
     deliverer.process_batch()
@@ -129,9 +129,8 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
         session.execute(
             "SELECT FROM notifications_opennotification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
         )
-        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
-        deliverer.process_batch()
-        assert {fresh(row).state for row in others} == {State.DELIVERED}
+        monkeypatch.setattr("kit.batches.middleware.LOCK_TIMEOUT", "20ms")
+        deliverer.process_until(lambda: {fresh(row).state for row in others} == {State.DELIVERED})
         assert {fresh(row).state for row in held} == {State.IN_FLIGHT}
     deliverer.process_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})
     assert (len(deliverer.gateway.pushes), deliverer.delivery.sends.under_way) == (len(rows), 0)

@@ -148,8 +148,7 @@ def test_a_later_failure_does_not_release_the_capacity_of_pushes_in_flight(deliv
         make_due()
         other.execute("LOCK TABLE notifications_opennotification IN SHARE MODE")
         own.execute("SET lock_timeout = '50ms'")
-        with pytest.raises(OperationalError):
-            deliverer.process_batch()
+        deliverer.process_batch()
         own.execute("RESET lock_timeout")
     assert [budget_in(deliverer.delivery.limits, queue_id(app)) for app in (APPLE, GOOGLE)] == [0, 3]
 

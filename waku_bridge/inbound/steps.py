@@ -47,8 +47,8 @@ from waku_bridge.messages import BRIDGE, Query
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
 # First delay of an envelope that needs a row which another session keeps locked. It doubles each time.
-PUT_OFF_SECONDS = 1
-MAX_PUT_OFF_SECONDS = 300
+AGAIN_SECONDS = 1
+MAX_AGAIN_SECONDS = 300
 
 
 class InboxStep(Step):
@@ -86,10 +86,9 @@ class InboxStep(Step):
         for envelope in batch.taken:
             inbound.quarantine(envelope, error, now=batch.now)
 
-    def put_off(self, batch: Batch) -> bool:
+    def again(self, batch: Batch) -> None:
         """Leave the envelope for some seconds."""
-        self._intake.put_off([envelope.hash for envelope in batch.taken])
-        return True
+        self._intake.leave([envelope.hash for envelope in batch.taken])
 
 
 class Inbox(InboxStep):
@@ -125,26 +124,26 @@ class Inbox(InboxStep):
         Such a batch is every other one, so that it neither harms other envelopes nor makes all of them wait. An
         envelope that kills a process even then is given up.
         """
-        if not batch.is_part:  # a part must hold the same envelopes as the batch that failed
+        if not batch.is_careful:  # it must find the envelope that made a batch fail
             self._takes_one_alone = not self._takes_one_alone
         self._takes_one_alone &= bool(alone)
         if self._takes_one_alone:
             return inbound.take_one_of(alone)
-        is_newest_first = self._intake.priority.is_behind and not batch.is_part
+        is_newest_first = self._intake.priority.is_behind and not batch.is_careful
         return inbound.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
         """Choose the messages that this batch decides: all of them, while they fit and the inbox keeps up.
 
-        A part of a batch does not count as evidence that the inbox is behind: it is always small, and its envelopes
-        may have waited for a lock.
+        A batch after a failure does not count as evidence that the inbox is behind: it is small, and its envelopes may
+        have waited for a lock.
         """
         costs = _costs(items)
         self._intake.query_units = QUERY_SHARE
         late = self._intake.find_late_queries(items, costs)
         costs = [0 if index in late else each for index, each in enumerate(costs)]
         waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
-        is_full = taken.is_more_left and not batch.is_part
+        is_full = taken.is_more_left and not batch.is_careful
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
             return Chosen(set(range(len(items))) - late, late)
         names = list(_named_without_repeats(items, now=batch.now))
@@ -210,7 +209,7 @@ class InboxIntake:
         self.capacity = Buckets()  # for what is kept of envelopes that nothing follows from
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._crash_reports = CrashReports(journal.path.parent)
-        self._put_off: dict[bytes, tuple[float, float]] = {}  # its end (monotonic), and its length in seconds
+        self._left: dict[bytes, tuple[float, float]] = {}  # its end (monotonic), and its length in seconds
 
     def steps(self) -> list[Step]:
         """Return new steps, in the order in which a batch runs them."""
@@ -223,19 +222,19 @@ class InboxIntake:
         self.query_units -= sum(costs[index] for index in answered)
         return {*queries} - answered
 
-    def put_off(self, envelope_hashes: Collection[bytes]) -> None:
+    def leave(self, envelope_hashes: Collection[bytes]) -> None:
         """Leave these envelopes for some seconds, and twice as long each further time."""
         for each in envelope_hashes:
-            _, last = self._put_off.get(each, (0.0, PUT_OFF_SECONDS / 2))
-            seconds = min(2 * last, MAX_PUT_OFF_SECONDS)
-            self._put_off[each] = (monotonic() + seconds, seconds)
+            _, last = self._left.get(each, (0.0, AGAIN_SECONDS / 2))
+            seconds = min(2 * last, MAX_AGAIN_SECONDS)
+            self._left[each] = (monotonic() + seconds, seconds)
 
     def to_be_left(self) -> Collection[bytes]:
-        """Return the envelopes that were put off a moment ago."""
+        """Return the envelopes that were left a moment ago."""
         now = monotonic()
-        if self._put_off:  # an envelope that was not put off again by then has been processed
-            self._put_off = {each: of for each, of in self._put_off.items() if of[0] + MAX_PUT_OFF_SECONDS > now}
-        return [each for each, (until, _) in self._put_off.items() if until > now]
+        if self._left:  # an envelope that was not left again by then has been processed
+            self._left = {each: of for each, of in self._left.items() if of[0] + MAX_AGAIN_SECONDS > now}
+        return [each for each, (until, _) in self._left.items() if until > now]
 
     def suspects(self, *, now: datetime) -> list[bytes]:
         """Return the waiting envelopes that the step `Inbox` must take alone, because processes died with them.

@@ -109,7 +109,6 @@ class SentReplies(Step):
         super().quarantine(error, batch)
         self._sends.recorded(len(self._sends.peek(1)))
 
-    def put_off(self, batch: Batch) -> bool:
+    def again(self, batch: Batch) -> None:
         """Record the result some seconds later."""
-        self._sends.put_off(len(self._sends.peek(batch.limit)))
-        return True
+        self._sends.again(len(self._sends.peek(batch.limit)))

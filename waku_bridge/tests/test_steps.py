@@ -286,7 +286,7 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock may be of an operator with an open transaction, or of a command that changes many rows."""
-    monkeypatch.setattr("waku_bridge.inbound.steps.MAX_PUT_OFF_SECONDS", 2)
+    monkeypatch.setattr("waku_bridge.inbound.steps.MAX_AGAIN_SECONDS", 2)
     say(*registrations(8), now=timezone.now() - HOUR)
     renewals = [registration(identity_of(number), version=2) for number in range(8)]
     put(*renewals[:4], *(registration(identity_of(100 + number)) for number in range(20)), *renewals[4:])
@@ -294,7 +294,7 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     process = Process()
     with other_session() as session:
         session.execute("SELECT FROM registrations_registration FOR UPDATE")
-        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
+        monkeypatch.setattr("kit.batches.middleware.LOCK_TIMEOUT", "20ms")
         process.process_until(lambda: states() == {State.PROCESSED: 8 + 20, state: 8})
     process.process_until(lambda: states() == {State.PROCESSED: 8 + 20 + 8})
     assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {

@@ -31,7 +31,7 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # enable_bitmapscan: `_TAKE` (waku_bridge/inbound/inbound.py) and `EXPIRED` (notifications/queues/queues.py) read and
 # sort all waiting rows, if few rows waited when the statistics were made, instead of reading the first index entries.
 #
-# lock_timeout, in ms: an item whose row another session, such as an operator's, keeps locked for longer is put off.
+# lock_timeout, in ms: an item whose row another session, such as an operator's, keeps locked for longer waits.
 # idle_in_transaction_session_timeout: as in every session (`Timeouts`), but also where a pooler drops our options.
 BATCH_WORKER: Mapping[str, str] = {
     "lock_timeout": "1000",

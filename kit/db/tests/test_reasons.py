@@ -72,7 +72,7 @@ def django_error(code: str) -> Exception:
     [
         ("08000 08001 08003 08006 53000 53100 53200 53300 57014 57P01 57P02 57P03 57P05 58000 58030", True, False),
         ("25006 25P03", True, False),  # a standby; a session that was ended
-        ("55P03", False, False),  # a lock timeout: the item that waited is put off
+        ("55P03", False, False),  # a lock timeout: the item that waited is left for later
         ("42P01 42703 42501", True, False),  # not migrated yet
         ("23505 40001 40P01", False, True),
         ("21000 22001 22003 22021 22P02 22P05 23000 23502 23503 23514 23P01 42601 54000 XX000 XX001", False, False),

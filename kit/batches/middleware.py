@@ -1,0 +1,106 @@
+"""Middleware of batches: what is measured, counted and traced about them, at named points of the loop.
+
+    connected ──▶ looks ──▶ begun ──▶ within each step ──▶ committed
+                              └────────────┴──▶ rolled_back            postponed: the database is unavailable
+
+The loop works without any of it. Each worker has instances of its own, and calls them in its thread.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
+
+from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
+from kit.db.reasons import is_lock_timeout, sqlstate
+from kit.db.statements import write
+from kit.processes import own_faults
+from kit.tracing import spans
+
+# For `SHORT_WAITS_SECONDS` after a batch has waited in vain for a lock, batches wait only this long for each lock.
+LOCK_TIMEOUT = "100ms"
+SHORT_WAITS_SECONDS = 60
+
+
+class Middleware:
+    """The points of the loop. A subclass defines those that concern it."""
+
+    def connected(self) -> None:
+        """Act on a new session of the database."""
+
+    def looks(self) -> None:
+        """Act before the worker looks for rows, once a second."""
+
+    def begun(self) -> None:
+        """Act at the beginning of a transaction, within it."""
+
+    def within(self, step: str) -> AbstractContextManager[object]:  # noqa: ARG002 - the signature of a middleware
+        """Return the context manager around the work of a step."""
+        return nullcontext()
+
+    def committed(self) -> None:
+        """Act after a commit, and after the steps have sent what it decided."""
+
+    def rolled_back(self, error: BaseException) -> None:
+        """Act after a transaction failed."""
+
+    def postponed(self, error: Exception) -> None:
+        """Act on the error of a database that is unavailable."""
+
+
+class LiveWorkers(Middleware):
+    """Registers this worker as live, and counts the live workers: each has an equal share of limits."""
+
+    def __init__(self) -> None:
+        self._count_at = 0.0
+
+    def connected(self) -> None:
+        own_share().show()
+        self._count_at = monotonic() + COUNTED_EVERY_SECONDS
+
+    def looks(self) -> None:
+        if monotonic() >= self._count_at:
+            own_share().count()
+            self._count_at = monotonic() + COUNTED_EVERY_SECONDS
+
+
+class ShortWaits(Middleware):
+    """Shortens the waits for locks for a while after one was in vain.
+
+    Otherwise each batch with items of the same locked row would wait for the whole `lock_timeout`.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def begun(self) -> None:
+        if monotonic() < self._until:
+            write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+
+    def rolled_back(self, error: BaseException) -> None:
+        if is_lock_timeout(error) and monotonic() >= self._until:  # it has waited the whole `lock_timeout`
+            self._until = monotonic() + SHORT_WAITS_SECONDS
+
+
+class Tracing(Middleware):
+    """Traces the steps of each batch (`kit.tracing.spans`)."""
+
+    def begun(self) -> None:
+        self._traced = spans.begin_batch()
+
+    def within(self, step: str) -> AbstractContextManager[object]:
+        return self._traced.step(step)
+
+    def committed(self) -> None:
+        self._traced.committed()
+
+
+class Faults(Middleware):
+    """Notes why PostgreSQL refuses this process, for the health of its machine."""
+
+    def postponed(self, error: Exception) -> None:
+        own_faults.note_refusal(sqlstate(error))
+
+
+def all_middleware() -> Sequence[Middleware]:
+    """Return new middleware for one worker."""
+    return LiveWorkers(), ShortWaits(), Tracing(), Faults()
