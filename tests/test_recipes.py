@@ -23,8 +23,8 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.buckets.shared import SharedBuckets
 from kit.db.statements import fetch
-from notifications.gateways.gorush.rules import table
-from notifications.gateways.gorush.rules.file import parse, seed_rules
+from notifications.gateways.gorush.console import loading
+from notifications.gateways.gorush.errors import parse, seed_rules
 from pushserver.api import tokens
 from pushserver.models import ApiToken
 from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
@@ -184,8 +184,8 @@ def test_the_error_rule_of_the_example_is_one_more(on_stage: OnStage, monkeypatc
     [rule] = [block for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "yaml"]
     new = parse(rule.text)
     assert not {seed.key for seed in new} & {seed.key for seed in seed_rules()}
-    table.load_seed()
-    monkeypatch.setattr(table, "seed_rules", lambda: (*seed_rules(), *new))
+    loading.load_seed()
+    monkeypatch.setattr(loading, "seed_rules", lambda: (*seed_rules(), *new))
     [call] = [each for each in calls_of(on_stage("CONTRIBUTING.md")[1], ".venv/bin/python") if len(each.arguments) > 1]
     call_command(*call.arguments[1:], stdout=(out := StringIO()))
     assert out.getvalue().startswith("1 added, ")

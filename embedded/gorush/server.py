@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from embedded.dev_server import Switches, add_faults, cut, json_reply
 from embedded.gorush.outcomes import Outcome, Platform, Refusal, decide, refuse
 from embedded.gorush.request import BadRequestError, Notification, read_push
-from notifications.gateways.gorush.answers.redaction import mask
+from notifications.gateways.gorush.errors import mask
 
 VERSION = "v1.22.0-devserver"
 MAX_COLLAPSE_ID_BYTES = 64

@@ -12,8 +12,8 @@ from django.db import OperationalError
 
 from embedded.supervisor.processes import PROJECT
 from kit.db.reasons import reason, words
+from notifications.gateways.gorush.console.loading import load_seed
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules.table import load_seed
 from pushserver.roles import seed_roles
 from pushserver.start import fitting
 

@@ -23,7 +23,7 @@ from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
 from notifications.delivery.silence import FirstAttempts, Silence, began
-from notifications.gateways.interface import Gateway
+from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.queues import queues

@@ -1,13 +1,37 @@
-"""The registry of gateways. Each registers itself under its name, and each process opens it once."""
+"""The interface of a gateway, and the registry: each registers itself under its name, and each process opens it once.
+
+A gateway is a client (I/O) around two pure functions, which build the request and read the response.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
+from typing import Protocol
 
 from kit.processes.once import once
 from kit.processes.status import StatusCache
-from notifications.gateways.interface import Gateway
 from notifications.messages import Outcome, Push, Result
+
+
+class Gateway(Protocol):
+    """A gateway, which takes the pushes of the routes that are stored with the name of its registration."""
+
+    def refresh(self, *, now: datetime) -> None:
+        """Read from the database what sending needs, and write there what sending found.
+
+        It is called before and after each batch, outside any transaction, by a thread that may wait, because `send` may
+        not. It must not raise.
+        """
+        ...
+
+    def find_fault(self, push: Push, /) -> Result | None:
+        """Return the result of a push that must not even be sent, or None when it may be sent. The function is pure."""
+        ...
+
+    async def send(self, push: Push, /) -> Result:
+        """Send one push and return its result. It never raises: every failure is a Result."""
+        ...
+
 
 # The process that last could not reach a gateway while others could, by the gateway. It tries every few seconds.
 CUT_OFF = StatusCache("cut_off", str, ttl_seconds=9)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from kit.db.statements import fetch
 from notifications.acceptance import storing
-from notifications.gateways.gorush.sending.client import open_gateway
+from notifications.gateways.gorush.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, EndedAttempt, Notification, NotificationRequest, OpenNotification
 from pushserver.history import traffic

@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from kit.db.timeouts import REPORTS
 from notifications import retention
-from notifications.gateways.gorush.rules.file import seed_rules
+from notifications.gateways.gorush.errors import seed_rules
 from notifications.models import RefusedRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from notifications.gateways.gorush.rules.table import current_rules
+from notifications.gateways.gorush.models import current_rules
 from pushserver.indicators.stored import COUNTED
 from pushserver.roles import seed_roles
 from tests.rig.rows import make_staff

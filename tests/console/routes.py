@@ -18,7 +18,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.admin.operations import Operated, id_of
 from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
-from notifications.gateways.gorush.rules.table import load_seed
+from notifications.gateways.gorush.console.loading import load_seed
 from notifications.models import Channel, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS

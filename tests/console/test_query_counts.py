@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.admin.operations import id_of
-from notifications.gateways.gorush.rules.table import current_rules
+from notifications.gateways.gorush.models import current_rules
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.models import ApiToken

@@ -18,9 +18,9 @@ from kit.buckets.bucket import Limit
 from kit.db.partitions import UNDER_WAY
 from kit.tracing.spans import trace_of
 from notifications.admin import request_timeline_url
-from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules.table import current_rules, load_seed
-from notifications.gateways.gorush.sending.push_api import read_response
+from notifications.gateways.gorush.console.loading import load_seed
+from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
+from notifications.gateways.gorush.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
 from notifications.models import (
     DecidedAtOnce,

@@ -20,7 +20,7 @@ from django.utils import timezone
 from kit.health.indicators import Indicator, State
 from kit.http.connections import Connections, submit
 from notifications.delivery import steps
-from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.client import GorushGateway
 from notifications.models import Halt, Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.messages import TokenType

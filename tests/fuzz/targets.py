@@ -14,8 +14,8 @@ import httpx
 from coincurve import PrivateKey
 
 from kit.http.connections import Answer
-from notifications.gateways.gorush.rules.file import shipped_rules
-from notifications.gateways.gorush.sending.push_api import read_dry_run, read_response
+from notifications.gateways.gorush.errors import shipped_rules
+from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
 from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
 from waku_bridge.codec.crypto import access_tokens, ecies, symmetric

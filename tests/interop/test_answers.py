@@ -25,7 +25,7 @@ from notifications.gateways.gorush.console.config_check.readings import (
     read_version,
 )
 from notifications.gateways.gorush.console.config_check.rules import Expectations, complaints
-from notifications.gateways.gorush.sending.push_api import device_token
+from notifications.gateways.gorush.push_api import device_token
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.rig.peers import Server, Servers, new_push, send

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from notifications.gateways.gorush.sending.push_api import device_token
+from notifications.gateways.gorush.push_api import device_token
 from notifications.messages import Outcome, Push
 from registrations.messages import TokenType
 from tests.rig.peers import APP_TOPIC, KEY_ID, TEAM_ID, Server, new_push, send

@@ -7,7 +7,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from notifications.gateways.gorush.sending import push_api
+from notifications.gateways.gorush import push_api
 from notifications.messages import NotificationType, Push, PushRequest, channel_key
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration

@@ -20,7 +20,7 @@ from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording
 from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
-from notifications.gateways.interface import Gateway
+from notifications.gateways.registry import Gateway
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues

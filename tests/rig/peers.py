@@ -27,7 +27,7 @@ from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http.connections import Connections, submit
-from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType
 from tests.rig import server as processes

@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.http.connections import Connections, submit
-from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import ChannelKey
 from notifications.queues import halts
 from registrations.messages import TokenType

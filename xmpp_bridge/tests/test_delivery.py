@@ -15,7 +15,7 @@ from django.utils import timezone
 from prometheus_client import REGISTRY, generate_latest
 
 from kit.http.connections import Answer
-from notifications.gateways.gorush.sending.client import GorushGateway
+from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification
 from notifications.rules.policy import MIN_DEAD_TOKENS

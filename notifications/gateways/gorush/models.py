@@ -1,21 +1,38 @@
 """The tables of gorush's errors: the rules that give them a meaning, and the errors that no rule matches.
 
 The tables belong to the app `notifications`, in which they were created. Their names, permissions and log entries
-depend on it.
+depend on it. Every process keeps the rules in memory, a few seconds old at most. Sending counts unknown errors in
+memory only, and each batch adds the sums to their table.
 """
 
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from time import monotonic
 from typing import ClassVar
 
+import structlog
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
-from django.db import models
+from django.db import DatabaseError, InterfaceError, models
+from django.db.models import F
 
-from notifications.gateways.gorush.answers.errors import Match
-from notifications.gateways.gorush.sending.platforms import NAMES
+from kit.processes.once import once
+from notifications.gateways.gorush.errors import (
+    ANY_PLATFORM,
+    MATCHED_COLUMNS,
+    NAMES,
+    ErrorRule,
+    Match,
+    rule_of,
+    shipped_rules,
+)
+from notifications.gateways.gorush.metrics import UNKNOWN_ERRORS
 from notifications.messages import Outcome
 from notifications.models import choices_of
 
-ANY_PLATFORM = "any"
+log = structlog.get_logger(__name__)
 PLATFORMS = [(name, name.capitalize()) for name in (*NAMES.values(), ANY_PLATFORM)]
 # Success comes without an error.
 OUTCOMES = [outcome for outcome in Outcome if outcome is not Outcome.DELIVERED]
@@ -111,3 +128,117 @@ class UnknownGatewayError(models.Model):
 
     def __str__(self) -> str:
         return self.signature or "(nothing but the device token)"
+
+
+# What each process holds of them --------------------------------------------------------------------------------------
+
+REFRESH_SECONDS = 5.0
+
+Rules = tuple[ErrorRule, ...]
+
+
+def load_rules() -> Rules:
+    """Return the rules of the table, read in one query, or those of the file while the table is empty."""
+    rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
+    return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
+
+
+class CurrentRules:
+    """The rules that a process uses: first those of the file, then those of ``load``. ``clock`` counts seconds.
+
+    Each refresh reads the whole table, not only whether it changed. A hundred rows cost little more, and a row that was
+    deleted or committed late is noticed. A thread that sends reads ``rules``, which is replaced as a whole.
+    """
+
+    def __init__(self, load: Callable[[], Rules] = load_rules, clock: Callable[[], float] = monotonic) -> None:
+        self.rules = shipped_rules()
+        self._load = load
+        self._clock = clock
+        self._due_at = clock()
+        self._lock = threading.Lock()
+
+    def refresh(self) -> None:
+        """Load the rules when they are old.
+
+        The old ones stay in use while another thread loads them, or when the database is unreachable.
+        """
+        if self._clock() < self._due_at or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._due_at = self._clock() + REFRESH_SECONDS
+            self._replace(self._load())
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("error_rules_not_loaded", error=type(error).__name__)
+        finally:
+            self._lock.release()
+
+    def _replace(self, rules: Rules) -> None:
+        if rules != self.rules:
+            self.rules = rules
+            log.info("error_rules_changed", count=len(rules))
+
+
+current_rules = once(CurrentRules)
+
+
+# A proxy that answers with ever new pages must fill neither the memory nor the table: the oldest are dropped.
+MAX_SIGNATURES_HELD = 200
+MAX_SIGNATURES_STORED = 1000
+
+Key = tuple[str, str]  # platform, signature
+
+
+class UnknownErrors:
+    """The unknown errors counted since the last record. The thread that sends and those that record share it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Key] = Counter()
+        self._lock = threading.Lock()
+
+    def note(self, token_type: int, signature: str) -> None:
+        """Count one error that no rule matches."""
+        self._add({(NAMES[token_type], signature): 1})
+        UNKNOWN_ERRORS.labels(NAMES[token_type]).inc()
+
+    def record(self, *, now: datetime) -> None:
+        """Add the counts to the table. When the database is unreachable, keep them for the next time."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        for key in sorted(counts):
+            try:
+                count_unknown(*key, counts[key], now=now)
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("unknown_errors_not_recorded", error=type(error).__name__)
+                return self._add(counts)
+            del counts[key]
+        return None
+
+    def _add(self, counts: dict[Key, int]) -> None:
+        with self._lock:
+            for key, count in counts.items():
+                if key in self._counts or len(self._counts) < MAX_SIGNATURES_HELD:
+                    self._counts[key] += count
+
+
+unknown_errors = once(UnknownErrors)
+
+
+def count_unknown(platform: str, signature: str, count: int, *, now: datetime) -> None:
+    """Add to the count of one error.
+
+    Each statement commits alone, so that two workers that count the same errors cannot dead-lock.
+    """
+    rows = UnknownGatewayError.objects.filter(platform=platform, signature=signature)
+    if rows.update(count=F("count") + count, last_seen_at=now):
+        return
+    seen = {"first_seen_at": now, "last_seen_at": now}
+    _, is_new = UnknownGatewayError.objects.get_or_create(platform=platform, signature=signature, defaults=seen)
+    rows.update(count=F("count") + count)
+    if is_new:
+        log.warning("gateway_error_unknown", platform=platform, signature=signature)
+        _free_capacity()
+
+
+def _free_capacity() -> None:
+    newest_first = UnknownGatewayError.objects.order_by("-last_seen_at", "-pk").values_list("pk", flat=True)
+    UnknownGatewayError.objects.filter(pk__in=list(newest_first[MAX_SIGNATURES_STORED:])).delete()

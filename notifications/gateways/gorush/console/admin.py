@@ -3,6 +3,7 @@
 Every change leaves a log entry with the earlier values, because a wrong rule can stop a channel or disable tokens.
 """
 
+import re
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -27,13 +28,18 @@ from kit.admin.facts import FactAdmin, Narrowed
 from kit.admin.lists.columns import age, moment, state, word
 from kit.admin.lists.filters import WordFilter, during
 from kit.admin.operations import Operation
-from notifications.gateways.gorush.answers.errors import UNKNOWN, classify
-from notifications.gateways.gorush.answers.redaction import longest_literal, signature, without_token
 from notifications.gateways.gorush.console.preview import preview
-from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.rules.file import POSITION_STEP, TOKEN_TYPES, rule_of
-from notifications.gateways.gorush.rules.table import current_rules
-from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.gorush.errors import (
+    NAMES,
+    POSITION_STEP,
+    TOKEN_TYPES,
+    UNKNOWN,
+    classify,
+    rule_of,
+    signature,
+    without_token,
+)
+from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError, current_rules
 from notifications.messages import Outcome
 
 EDITED = (
@@ -41,6 +47,7 @@ EDITED = (
     *("is_guarded", "retry_base_seconds", "is_enabled", "remark"),
 )
 MAX_TRIED_LENGTH = 10_000
+PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")  # in a signature
 NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
 # A rule of these classes can disable tokens or stop a channel. So a change of it is confirmed, with a reason.
 CONFIRMED = (Outcome.DEAD, Outcome.CONFIG)
@@ -204,9 +211,14 @@ class TriedErrorForm(forms.Form):
 def matching_rule(platform: str, error: str) -> GatewayErrorRule | None:
     """Return the row that matches ``error`` in the present table."""
     text = without_token(error, "")
-    token_type = TOKEN_TYPES[platform] or 0
+    token_type = TOKEN_TYPES.get(platform, 0)
     rows = GatewayErrorRule.objects.filter(is_enabled=True).order_by("position", "pk")
     return next((row for row in rows if classify(token_type, text, [rule_of(row)]) is not UNKNOWN), None)
+
+
+def longest_literal(signature: str) -> str:
+    """Return the longest part of a signature without placeholders, as the text of a new rule."""
+    return max((part.strip() for part in PLACEHOLDER.split(signature)), key=len)
 
 
 def new_rule_url(platform: str, error: str) -> str:
@@ -237,14 +249,14 @@ class UnknownGatewayErrorAdmin(FactAdmin):
     @admin.display(description="read by now as")
     def read_as(self, error: UnknownGatewayError) -> str:
         """Return the present reading of the error, because a rule may have been added since."""
-        token_type = TOKEN_TYPES[error.platform] or 0
+        token_type = TOKEN_TYPES.get(error.platform, 0)
         rule = classify(token_type, error.signature, current_rules().rules)
         return f"{rule.outcome} ({rule.code})"
 
     @admin.display(description="rule")
     def rule(self, error: UnknownGatewayError) -> SafeString:
         """Return a link to the rule that matches the error by now, or else to the form for a new one."""
-        token_type = TOKEN_TYPES[error.platform] or 0
+        token_type = TOKEN_TYPES.get(error.platform, 0)
         if classify(token_type, error.signature, current_rules().rules) is UNKNOWN:
             url = new_rule_url(error.platform, error.signature)
             return format_html('<a href="{}">add a rule for it</a>', url)

@@ -5,7 +5,7 @@ Waiting helps only with codes of Apple or Google. Codes about our own gorush nee
 
 from collections.abc import Iterator
 
-from notifications.gateways.gorush.rules.file import SeedRule, seed_rules
+from notifications.gateways.gorush.errors import SeedRule, seed_rules
 
 ONLY_WAIT = (
     "This is an outage or a limit of Apple or Google: look at their status pages; nothing else helps but waiting."

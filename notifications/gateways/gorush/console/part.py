@@ -11,14 +11,12 @@ from django.urls import reverse
 from kit.health.indicators import Indicator
 from kit.http.connections import tls_context
 from kit.operations import Evidence, ListPage, Operations, PeerPage
-from notifications.gateways.gorush.answers.errors import UNKNOWN
 from notifications.gateways.gorush.console import indicators
 from notifications.gateways.gorush.console.advice import advice
 from notifications.gateways.gorush.console.config_check import NOTICES
 from notifications.gateways.gorush.console.indicators import GorushFacts, Reached
-from notifications.gateways.gorush.models import ANY_PLATFORM, GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.rules.file import rule_of
-from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.gorush.errors import ANY_PLATFORM, NAMES, UNKNOWN, rule_of
+from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
 from notifications.gateways.registry import CUT_OFF
 from notifications.models import Attempt, Halt
 
@@ -34,7 +32,7 @@ class GorushOperations(Operations):
     checks = ("notifications.gateways.gorush.tasks.check_gorush",)
     kinds = indicators.KINDS
     metric_modules: ClassVar[Mapping[str, str]] = {"gorush": "notifications.gateways.gorush.metrics"}
-    url_modules: ClassVar[Mapping[str, str]] = {"hooks/": "notifications.gateways.gorush.urls"}
+    url_modules: ClassVar[Mapping[str, str]] = {"hooks/": "notifications.gateways.gorush.console.feedback"}
     peer_page = PeerPage(
         title=indicators.PAGE.title,
         icon="tune",

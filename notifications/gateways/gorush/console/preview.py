@@ -12,9 +12,8 @@ from django.db import OperationalError, connection, transaction
 
 from kit.db.statements import fetch
 from kit.figures import counted
-from notifications.gateways.gorush.answers.errors import ErrorRule, classify
+from notifications.gateways.gorush.errors import ErrorRule, classify, rule_of
 from notifications.gateways.gorush.models import GatewayErrorRule
-from notifications.gateways.gorush.rules.file import rule_of
 from notifications.messages import Outcome
 
 LOOKED_BACK = timedelta(hours=24)

@@ -13,11 +13,10 @@ from aiohttp.test_utils import TestServer, unused_port
 from django.utils import timezone
 
 from kit.http.connections import Connections
-from notifications.gateways.gorush.answers.errors import ErrorRule
-from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.gateways.gorush.rules.table import unknown_errors
-from notifications.gateways.gorush.sending.client import GorushGateway
-from notifications.gateways.gorush.sending.push_api import device_token
+from notifications.gateways.gorush.client import GorushGateway
+from notifications.gateways.gorush.errors import ErrorRule
+from notifications.gateways.gorush.models import UnknownGatewayError, unknown_errors
+from notifications.gateways.gorush.push_api import device_token
 from notifications.gateways.gorush.tests.test_request import APPLE
 from notifications.messages import Content, Grade, Outcome
 from tests.rig.peers import app_of

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
 from kit.http.connections import MAX_CONNECTIONS
-from notifications.gateways.gorush.answers.feedback import SECRET_HEADER
 from notifications.gateways.gorush.console.config_check import NOTICES, rules
 from notifications.gateways.gorush.console.config_check.checking import check_all
 from notifications.gateways.gorush.console.config_check.readings import (
@@ -29,6 +28,7 @@ from notifications.gateways.gorush.console.config_check.readings import (
     read_version,
 )
 from notifications.gateways.gorush.console.config_check.rules import ESSENTIAL, Expectations, complaints
+from notifications.gateways.gorush.console.feedback import SECRET_HEADER
 from notifications.messages import Outcome
 from registrations.messages import TokenType
 from tests.rig import rows

@@ -14,7 +14,7 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.answers.feedback import read_failure
+from notifications.gateways.gorush.console.feedback import read_failure
 from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType

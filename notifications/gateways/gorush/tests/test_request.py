@@ -8,14 +8,17 @@ from typing import Any
 import orjson
 import pytest
 
-from notifications.gateways.gorush.sending.graded import MAX_APPLE_BYTES, MAX_CALL_BYTES, apple_size_bytes, fit
-from notifications.gateways.gorush.sending.push_api import (
+from notifications.gateways.gorush.push_api import (
     FAULTS,
+    MAX_APPLE_BYTES,
+    MAX_CALL_BYTES,
     MAX_PAYLOAD_BYTES,
     TEXTS,
+    apple_size_bytes,
     build_request,
     device_token,
     find_fault,
+    fit,
     payload_size_bytes,
 )
 from notifications.messages import ChannelKey, Content, Grade, NotificationType, Outcome, Push

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.answers.redaction import (
+from notifications.gateways.gorush import push_api
+from notifications.gateways.gorush.console.admin import longest_literal
+from notifications.gateways.gorush.errors import (
     MAX_ERROR_LENGTH,
     MAX_SIGNATURE_LENGTH,
-    longest_literal,
     mask,
+    shipped_rules,
     signature,
     without_token,
 )
-from notifications.gateways.gorush.rules.file import shipped_rules
-from notifications.gateways.gorush.sending import push_api
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
 

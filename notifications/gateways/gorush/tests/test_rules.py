@@ -9,18 +9,17 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError
 
-from notifications.gateways.gorush.answers.errors import ErrorRule, classify
-from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.gorush.rules import table
-from notifications.gateways.gorush.rules.file import seed_rules, shipped_rules
-from notifications.gateways.gorush.rules.table import (
+from notifications.gateways.gorush import models
+from notifications.gateways.gorush.console.loading import Loaded, load_seed
+from notifications.gateways.gorush.errors import ErrorRule, classify, seed_rules, shipped_rules
+from notifications.gateways.gorush.models import (
     REFRESH_SECONDS,
     CurrentRules,
-    Loaded,
+    GatewayErrorRule,
     UnknownErrors,
+    UnknownGatewayError,
     count_unknown,
     load_rules,
-    load_seed,
 )
 from notifications.messages import Outcome
 from tests.rig.logs import capture_logs
@@ -172,7 +171,7 @@ def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
             raise OperationalError("gone")
         count_unknown(platform, signature, count, now=now)
 
-    monkeypatch.setattr(table, "count_unknown", fail_at_b)
+    monkeypatch.setattr(models, "count_unknown", fail_at_b)
     errors.record(now=NOW)
     assert stored() == {("ios", "a"): 1}
     monkeypatch.undo()
@@ -181,8 +180,8 @@ def test_the_counts_wait_while_the_database_is_unreachable(monkeypatch):
 
 
 def test_ever_new_errors_fill_neither_memory_nor_table(monkeypatch):
-    monkeypatch.setattr(table, "MAX_SIGNATURES_HELD", 3)
-    monkeypatch.setattr(table, "MAX_SIGNATURES_STORED", 4)
+    monkeypatch.setattr(models, "MAX_SIGNATURES_HELD", 3)
+    monkeypatch.setattr(models, "MAX_SIGNATURES_STORED", 4)
     errors = UnknownErrors()
     for minute in range(3):
         for number in range(10):

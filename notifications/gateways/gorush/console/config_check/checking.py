@@ -19,7 +19,7 @@ from notifications.gateways.gorush.console.config_check.readings import (
     read_version,
 )
 from notifications.gateways.gorush.console.config_check.rules import Expectations, complaints
-from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.gorush.errors import NAMES
 from notifications.messages import Outcome
 from notifications.models import Attempt
 from registrations.models import Route

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import yaml
 
-from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.gorush.errors import NAMES
 
 MAX_DEPTH = 8  # gorush's own configuration has three levels
 # Each value is stored with the keys above it.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kit.health.peers import UNREACHABLE, Complaint
 from notifications.gateways.gorush.console.config_check.readings import Config, Reading
-from notifications.gateways.gorush.sending.platforms import NAMES
+from notifications.gateways.gorush.errors import NAMES
 
 TESTED_VERSION = (1, 22, 0)
 DEFAULT_QUEUE_NUM = 8192

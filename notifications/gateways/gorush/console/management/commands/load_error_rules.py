@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from notifications.gateways.gorush.rules.table import load_seed
+from notifications.gateways.gorush.console.loading import load_seed
 
 
 class Command(BaseCommand):

@@ -13,15 +13,14 @@ from typing import Any
 import orjson
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
+from django.urls import path
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from kit.db.clock import database_now
-from notifications.gateways.gorush.answers.errors import classify
-from notifications.gateways.gorush.answers.redaction import without_token
-from notifications.gateways.gorush.rules.table import current_rules
-from notifications.gateways.gorush.sending.platforms import TOKEN_TYPES
+from notifications.gateways.gorush.errors import TOKEN_TYPES, classify, without_token
+from notifications.gateways.gorush.models import current_rules
 from notifications.models import EndedAttempt, OpenNotification
 
 SECRET_HEADER = "X-Gorush-Secret"  # noqa: S105 - a name
@@ -120,3 +119,6 @@ def note(failure: Failure, *, now: datetime) -> None:
     if not under_way.update(late_code=rule.code):
         ended = EndedAttempt.objects.filter(notification=notification_id, number=number, **same)
         ended.filter(started_at__gte=now - MAX_AGE).update(late_code=rule.code)
+
+
+urlpatterns = [path("gorush", receive_feedback, name="gorush_feedback")]

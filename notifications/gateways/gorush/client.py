@@ -12,18 +12,18 @@ from django.conf import settings
 from kit.db.clock import clock
 from kit.http.connections import ERRORS, NEVER_SENT, BadAnswer, Connections, NoFreeConnection, lasting_connections
 from kit.http.failover import Peers
-from notifications.gateways.gorush.answers.errors import UNKNOWN, ErrorRule
+from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rules
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
-from notifications.gateways.gorush.rules.file import shipped_rules
-from notifications.gateways.gorush.rules.table import current_rules, unknown_errors
-from notifications.gateways.gorush.sending.graded import fit, rings
-from notifications.gateways.gorush.sending.push_api import (
+from notifications.gateways.gorush.models import current_rules, unknown_errors
+from notifications.gateways.gorush.push_api import (
     build_dry_run,
     build_request,
     device_token,
     find_fault,
+    fit,
     read_dry_run,
     read_response,
+    rings,
 )
 from notifications.messages import CUT_OFF, TIMEOUT, UNREACHABLE, Outcome, Push, Result
 from registrations.messages import read_address
