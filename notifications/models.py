@@ -557,8 +557,19 @@ class Queue(models.Model):
         return f"Queue {self.pk}"
 
 
-class HaltFacts(models.Model):
-    """Facts of a halt: what it covers, who began it, when and why."""
+class Halts(models.QuerySet["Halt"]):
+    """Halts of all times."""
+
+    def in_force(self) -> "Halts":
+        """Return those that have not ended."""
+        return self.filter(ended_at=None)
+
+
+class Halt(models.Model):
+    """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another.
+
+    It is kept as long as notifications, whose timelines show it.
+    """
 
     class Kind(models.TextChoices):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
@@ -573,34 +584,26 @@ class HaltFacts(models.Model):
     since = models.DateTimeField()
     reason = models.TextField(blank=True)
     by = models.TextField(blank=True)  # an operator's name; empty for the server itself
+    next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
+    probed_route_id = models.BigIntegerField(null=True)  # the route of the last probe: the next one goes to another
+    ended_at = models.DateTimeField(null=True, db_index=True)
+    ended_by = models.TextField(blank=True, default="", db_default="")  # an operator's name; empty for a probe
+
+    objects = Halts.as_manager()
 
     class Meta:
-        abstract = True
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["kind", "gateway", "token_type", "app_topic"],
+                condition=models.Q(ended_at=None),
+                nulls_distinct=False,
+                name="one_halt_each",
+            ),
+        ]
+        permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
 
     def __str__(self) -> str:
         if self.kind == self.Kind.DRAINED:
             return "Draining"
         subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
         return f"{subject} {self.kind}"
-
-
-class Halt(HaltFacts):
-    """A reason not to send from the queues that it covers: see `halts`. The end of one halt never ends another."""
-
-    next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
-    probed_route_id = models.BigIntegerField(null=True)  # the route of the last probe: the next one goes to another
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["kind", "gateway", "token_type", "app_topic"], nulls_distinct=False, name="one_halt_each"
-            ),
-        ]
-        permissions: ClassVar = [("operate_drain", "Can stop and start delivery as a whole")]
-
-
-class EndedHalt(HaltFacts):
-    """A halt that is over. It is kept as long as notifications, whose timelines show it."""
-
-    ended_at = models.DateTimeField(db_index=True)
-    ended_by = models.TextField(blank=True)  # an operator's name; empty for a probe

@@ -35,7 +35,7 @@ def _purge_old(table: LiteralString, column: LiteralString) -> LiteralString:
 
 _PURGE_DIGESTS = _purge_old("notifications_requestdigest", "received_at")
 _PURGES = (
-    _purge_old("notifications_endedhalt", "ended_at"),
+    _purge_old("notifications_halt", "ended_at"),
     _purge_old("notifications_beyondlimit", "begin_at"),
     _purge_old("notifications_refusedhour", "begin_at"),
 )

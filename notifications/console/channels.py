@@ -108,7 +108,7 @@ def _waiting(channel: Channel) -> int:
 
 
 def _also(other: str, channel: Channel) -> Iterable[str]:
-    if Halt.objects.filter(kind=other, token_type=channel.token_type, app_topic=channel.app_topic).exists():
+    if Halt.objects.in_force().filter(kind=other, token_type=channel.token_type, app_topic=channel.app_topic).exists():
         yield f"It is also {other}, which does not end: nothing is sent before that does."
 
 

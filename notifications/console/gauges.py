@@ -81,7 +81,7 @@ CHANNELS = StoredGauge(
             SELECT app.id, coalesce(halt.kind, 'running') AS state
             FROM notifications_channel AS app
             LEFT JOIN notifications_halt AS halt ON halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
-                AND halt.token_type = app.token_type AND halt.app_topic = app.app_topic
+                AND halt.token_type = app.token_type AND halt.app_topic = app.app_topic AND halt.ended_at IS NULL
         ) AS app USING (state) GROUP BY known.state
     """,
 )

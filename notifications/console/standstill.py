@@ -21,13 +21,13 @@ from registrations import token_types
 DRAINED = Halt.Kind.DRAINED.value
 SWITCHES: LiteralString = f"""
     SELECT kind, coalesce(token_type, 0), app_topic, by, reason, since FROM notifications_halt
-    WHERE kind IN ('{Halt.Kind.DRAINED}', '{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
+    WHERE kind IN ('{Halt.Kind.DRAINED}', '{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}') AND ended_at IS NULL
     UNION ALL
     SELECT 'running', token_type, app_topic, '', '', last_success_at FROM notifications_channel AS app
     WHERE NOT EXISTS (
         SELECT FROM notifications_halt AS halt
         WHERE halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}') AND halt.token_type = app.token_type
-            AND halt.app_topic = app.app_topic
+            AND halt.app_topic = app.app_topic AND halt.ended_at IS NULL
     )
 """
 

@@ -13,6 +13,7 @@ another address than the last.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -25,7 +26,7 @@ from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
-from notifications.models import Channel, EndedHalt, Halt, Notification
+from notifications.models import Channel, Halt, Halts, Notification
 from notifications.queues.queues import QUEUED, Halted
 from notifications.rules.policy import GATEWAY_FAILED
 from registrations.token_types import platform_of
@@ -47,7 +48,7 @@ NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
 def drain() -> Halt | None:
     """Return the halt that covers the whole server, or None while delivery runs."""
-    return Halt.objects.filter(kind=Kind.DRAINED).first()
+    return Halt.objects.in_force().filter(kind=Kind.DRAINED).first()
 
 
 def start_draining(*, by: str, why: str, now: datetime) -> bool:
@@ -117,7 +118,7 @@ def _begin_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, reason: str, now
 
 
 def _end_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, now: datetime) -> bool:
-    if is_ended := _end(kind, token_type=app.token_type, app_topic=app.app_topic, by=by, now=now):
+    if is_ended := _end(kind, **app._asdict(), by=by, now=now):
         Channel.objects.filter(**app._asdict()).update(judged_from=now)
         log.info("halt_ended", kind=str(kind), **app._asdict(), by_operator=bool(by))
     return is_ended
@@ -126,7 +127,7 @@ def _end_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, now: datetime) -> 
 _BEGIN = """
     INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by, next_probe_at)
     VALUES (%s, %s, %s::smallint, %s, %s, %s, %s, %s::timestamptz)
-    ON CONFLICT (kind, gateway, token_type, app_topic) DO NOTHING RETURNING id
+    ON CONFLICT (kind, gateway, token_type, app_topic) WHERE ended_at IS NULL DO NOTHING RETURNING id
 """
 
 
@@ -137,25 +138,12 @@ def _begin(halt: Halt) -> bool:
     return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, next_probe_at]))
 
 
-_END = """
-    WITH ended AS (
-        DELETE FROM notifications_halt WHERE (kind, gateway, app_topic) = (%s, %s, %s)
-            AND token_type IS NOT DISTINCT FROM %s::smallint
-        RETURNING kind, gateway, token_type, app_topic, since, reason, by
-    )
-    INSERT INTO notifications_endedhalt (kind, gateway, token_type, app_topic, since, reason, by, ended_at, ended_by)
-    SELECT ended.*, %s::timestamptz, %s FROM ended RETURNING id
-"""
-
-
-def _end(
-    kind: Halt.Kind, *, gateway: str = "", token_type: int | None = None, app_topic: str = "", by: str, now: datetime
-) -> bool:
-    """End a halt, keep it among the ended ones, and return whether there was one."""
-    ended = fetch(_END, [str(kind), gateway, app_topic, token_type, now, by])
-    if ended:
+def _end(kind: Halt.Kind, *, by: str, now: datetime, **subject: Any) -> bool:
+    """End a halt, and return whether it was in force."""
+    is_ended = bool(Halt.objects.in_force().filter(kind=kind, **subject).update(ended_at=now, ended_by=by))
+    if is_ended:
         wake_workers()
-    return bool(ended)
+    return is_ended
 
 
 RUNNING = "running"
@@ -167,7 +155,8 @@ def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
     An app that is both paused and tripped is shown as paused, because only a person ends a pause; ``halts`` has both
     words.
     """
-    own = Halt.objects.filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic")).order_by("kind")
+    own = Halt.objects.in_force().filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic"))
+    own = own.order_by("kind")
     first = {
         name: Subquery(own.values(column)[:1])
         for name, column in (("reason", "reason"), ("changed_by", "by"), ("since", "since"))
@@ -182,23 +171,14 @@ def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
 
 def halted_apps() -> dict[ChannelKey, Halt]:
     """Return the apps that are paused or tripped, each with its halt."""
-    rows = Halt.objects.filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
+    rows = Halt.objects.in_force().filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
     return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
 
 
-def covering(gateway: str, app: ChannelKey) -> list[Halt]:
-    """Return the halts that keep pushes to an app through a gateway from being sent."""
-    return list(Halt.objects.filter(_covers(gateway, app)).order_by("kind"))
-
-
-def ended_since(at: datetime, gateway: str, app: ChannelKey) -> QuerySet[EndedHalt]:
-    """Return the halts that covered an app at a gateway and ended after ``at``, in the order of their ends."""
-    return EndedHalt.objects.filter(_covers(gateway, app), ended_at__gt=at).order_by("ended_at", "pk")
-
-
-def _covers(gateway: str, app: ChannelKey) -> Q:
+def covering(gateway: str, app: ChannelKey) -> Halts:
+    """Return the halts of all times that kept, or keep, pushes to an app through a gateway from being sent."""
     at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
-    return Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app
+    return Halt.objects.filter(Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app)
 
 
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------
@@ -236,7 +216,8 @@ def note_reached(gateway: str, *, now: datetime) -> bool:
 # Probes ---------------------------------------------------------------------------------------------------------------
 
 _LOCK_DUE = """
-    SELECT id FROM notifications_halt WHERE id = ANY (%(ids)b::bigint[]) AND next_probe_at <= %(now)s
+    SELECT id FROM notifications_halt
+    WHERE id = ANY (%(ids)b::bigint[]) AND next_probe_at <= %(now)s AND ended_at IS NULL
     ORDER BY id FOR UPDATE SKIP LOCKED
 """
 _NEXT_PROBE = """

@@ -46,12 +46,14 @@ DUE: LiteralString = f"""{QUEUED}
         AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
         AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
 # The condition that a halt covers a queue, in SQL. `Halted.covers` is the same in Python.
-COVERS: LiteralString = f"""(halt.kind = '{Halt.Kind.DRAINED}'
+COVERS: LiteralString = f"""halt.ended_at IS NULL AND (halt.kind = '{Halt.Kind.DRAINED}'
         OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
         OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
             AND halt.token_type = queue.token_type AND halt.app_topic = queue.app_topic)"""
 OPEN_QUEUES: LiteralString = f"""
-    SELECT 0 AS id WHERE NOT EXISTS (SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}')
+    SELECT 0 AS id WHERE NOT EXISTS (
+        SELECT FROM notifications_halt WHERE kind = '{Halt.Kind.DRAINED}' AND ended_at IS NULL
+    )
     UNION ALL SELECT queue.id FROM notifications_queue AS queue
     WHERE NOT EXISTS (SELECT FROM notifications_halt AS halt WHERE {COVERS})
 """
@@ -63,7 +65,7 @@ IS_DUE: LiteralString = f"""
         SELECT FROM notifications_opennotification
         WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
     ) AS first
-    UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s
+    UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s AND ended_at IS NULL
 """
 
 
@@ -179,7 +181,7 @@ _LOAD = """
     SELECT 'queue', id::bigint, gateway, token_type, app_topic, is_proven, waiting_count, counted_at, delivered_at
     FROM notifications_queue
     UNION ALL SELECT kind, id, gateway, token_type, app_topic, NULL, probed_route_id, next_probe_at, NULL
-    FROM notifications_halt
+    FROM notifications_halt WHERE ended_at IS NULL
     UNION ALL SELECT 'app', NULL, '', token_type, app_topic, deaths_distrusted_since IS NOT NULL, NULL, last_success_at,
         NULL
     FROM notifications_channel

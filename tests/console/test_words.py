@@ -55,7 +55,7 @@ def test_types_are_words_and_no_numbers() -> None:
 OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
 # Fields with choices that describe a kind and not a state.
 NO_STATES = {
-    *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type", "EndedHalt.token_type"),
+    *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type"),
     *("InboundEnvelope.message_type", "OutboundReply.message_type"),
     *("InboundEnvelope.path", "DeadLetter.path", "ReportRun.step"),
     *("GatewayErrorRule.platform", "GatewayErrorRule.match", "GatewayErrorRule.origin", "UnknownGatewayError.platform"),

@@ -151,7 +151,7 @@ def test_neither_made_up_tokens_nor_a_token_of_another_app_stop_an_app(
     assert house.register(*names, version=3, device_token=good, **APPLE) == [OK] * 40
     house.reach(*names)
 
-    assert not Halt.objects.exists()
+    assert not Halt.objects.in_force().exists()
     assert not Channel.objects.filter(deaths_distrusted_since__isnull=False).exists()
     house.reach(victim)
     assert Notification.objects.filter(state="delivered", public_key_hash=victim.key_hash).count() == 2

@@ -172,7 +172,7 @@ def test_an_outage_of_ten_minutes_loses_nothing_whatever_the_words(world: World,
     waiting, others = world.phones[platform] * 2, world.phones[3 - platform]
     world.gorush.words[platform] = word
     world.notify(*waiting)
-    [halt] = Halt.objects.all()
+    [halt] = Halt.objects.in_force()
     assert (halt.kind, halt.token_type) == ("tripped", platform)
     assert not [phone for phone in waiting if phone.token in halt.reason]
     world.notify(*others)
@@ -184,7 +184,7 @@ def test_an_outage_of_ten_minutes_loses_nothing_whatever_the_words(world: World,
     for _ in range(12):
         world.wait(seconds=5)
     assert world.sent_to(*world.phones[platform]) == [2] * 6
-    assert not Halt.objects.exists()
+    assert not Halt.objects.in_force().exists()
 
 
 @pytest.mark.parametrize("word", [POST + "EOF", POST + "words that nobody has seen"])
@@ -217,9 +217,9 @@ def _next_at() -> datetime | None:
 def test_refusals_at_three_phones_that_may_be_their_tokens_fault_stop_nobody(world: World) -> None:
     world.gorush.words[ANDROID] = THIRD_PARTY
     world.notify(*world.phones[ANDROID][:3] * 2)
-    assert not Halt.objects.exists()
+    assert not Halt.objects.in_force().exists()
     world.notify(*world.phones[ANDROID][3:], world.phones[ANDROID][0])
-    assert Halt.objects.get().kind == "tripped"
+    assert Halt.objects.in_force().get().kind == "tripped"
 
 
 def test_three_failures_without_a_success_show_in_a_fleet_too_small_to_be_halted(world: World) -> None:
@@ -231,7 +231,7 @@ def test_three_failures_without_a_success_show_in_a_fleet_too_small_to_be_halted
     assert _sending(world).state == State.GREEN
     world.notify(phones[2])
     sending = _sending(world)
-    assert (sending.state, Halt.objects.count()) == (State.YELLOW, 0)
+    assert (sending.state, Halt.objects.in_force().count()) == (State.YELLOW, 0)
     assert "APN im.status: the last 3 sends failed, mostly with unknown" in sending.sentence
     assert not [phone for phone in phones if phone.token in sending.sentence]
     world.gorush.words.clear()

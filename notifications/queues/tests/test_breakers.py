@@ -41,7 +41,7 @@ def sends(result, count, *, now=NOW, **who):
 
 
 def is_tripped(key=APPLE):
-    return Halt.objects.filter(kind="tripped", token_type=key.token_type, app_topic=key.app_topic).exists()
+    return Halt.objects.in_force().filter(kind="tripped", token_type=key.token_type, app_topic=key.app_topic).exists()
 
 
 def ends(letters, *, start=NOW):
@@ -94,7 +94,7 @@ def test_ten_failures_in_a_row_trip_an_app_whatever_the_words(results, expected)
 
 def test_a_trip_names_the_commonest_answer_and_concerns_no_other_app():
     ends("tttattcttt")
-    assert Halt.objects.get().reason == "the last 10 sends failed: unknown (words that nobody knows)"
+    assert Halt.objects.in_force().get().reason == "the last 10 sends failed: unknown (words that nobody knows)"
     assert not is_tripped(ChannelKey(2, ""))
 
 
@@ -113,7 +113,7 @@ def test_apps_that_nothing_was_delivered_to_have_no_breaker():
     """They share a queue, so made-up apps could otherwise stop all others."""
     for number in range(4):
         sends(REFUSED, 10, app_topic=f"made.up.{number}")
-    assert not Halt.objects.exists()
+    assert not Halt.objects.in_force().exists()
 
 
 def test_failures_of_long_ago_do_not_count():
@@ -168,7 +168,7 @@ def test_many_dead_tokens_at_once_are_not_believed_and_nothing_is_halted():
     sends(DEAD, 10)
     assert (is_distrusted(), disabled_count()) == (True, 19)
     assert RegistrationEvent.objects.filter(kind=RegistrationEvent.Kind.TOKEN_DIED).count() == 19
-    assert not Halt.objects.exists()
+    assert not Halt.objects.in_force().exists()
     assert len(claimed(make_due_to_app())) == 1
 
 

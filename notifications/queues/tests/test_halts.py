@@ -13,7 +13,7 @@ from notifications import retention
 from notifications.gateways.registry import CUT_OFF
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.metrics import CHANNEL_TRIPS
-from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, OpenNotification
+from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.concurrency import ConcurrencyLimits, Reach
 from registrations.models import Route
@@ -55,7 +55,7 @@ def _apps():
 
 
 def kinds():
-    return sorted(Halt.objects.values_list("kind", flat=True))
+    return sorted(Halt.objects.in_force().values_list("kind", flat=True))
 
 
 def make_proven(**fields):
@@ -82,13 +82,13 @@ def test_an_ended_halt_keeps_who_began_it_and_who_ended_it():
     halts.note_reached("gorush", now=later)
     halts.stop_draining(by="bob", now=later)
     fields = ("kind", "gateway", "token_type", "app_topic", "reason", "by", "ended_by")
-    assert set(EndedHalt.objects.values_list(*fields)) == {
+    assert set(Halt.objects.values_list(*fields)) == {
         ("paused", "", 1, APP, "new key", "ann", "bob"),
         ("tripped", "", 1, APP, "refused", "", ""),
         ("unreachable", "gorush", None, "", "", "", ""),
         ("drained", "", None, "", "gorush moves", "ann", "bob"),
     }
-    assert set(EndedHalt.objects.values_list("since", "ended_at")) == {(NOW, later)}
+    assert set(Halt.objects.values_list("since", "ended_at")) == {(NOW, later)}
 
 
 def test_ended_halts_are_kept_as_long_as_notifications():
@@ -97,7 +97,7 @@ def test_ended_halts_are_kept_as_long_as_notifications():
         halts.trip(APPLE, reason=f"{ago} days ago", now=at)
         halts.close_breaker(APPLE, now=at)
     list(retention.purge(now=NOW, keep=timedelta(days=2)))
-    assert EndedHalt.objects.get().reason == "1 days ago"
+    assert Halt.objects.get().reason == "1 days ago"
 
 
 def test_a_trip_is_an_error_in_the_log():

@@ -34,7 +34,7 @@ def line_of(story: Story) -> FirstLine:
     family = FAMILIES[notification.state]
     if not notification.finished_at:
         late = f"Not delivered yet: {causes}." if causes else "Not delivered yet."
-        return FirstLine(f"{late} {next(next_steps(story))}", Family.CAUTION if story.halts else family)
+        return FirstLine(f"{late} {next(next_steps(story))}", Family.CAUTION if story.present_halts else family)
     if notification.state == State.DELIVERED:
         after = in_words(notification.finished_at - story.arrived_at)
         shape = f"{shortened(notification)} " if notification.shortened_by else ""
@@ -56,7 +56,7 @@ def line_of_request(asked: NotificationRequest, number: int) -> FirstLine:
 
 def _causes(story: Story) -> Iterator[str]:
     """Yield the causes of the delay of a notification."""
-    lasting = {halt.kind for halt in story.halts}
+    lasting = {halt.kind for halt in story.present_halts}
     for entry in story.staff:
         if (kind := halt_of(entry)) and kind not in lasting:
             yield f"{labels.HALTED_BY[kind]} by {entry.user.get_username()}"
@@ -78,10 +78,10 @@ def _halted_for(story: Story) -> dict[str, timedelta]:
     """Return, by kind, how much of the notification's life was covered by ended halts that the server began."""
     begin, end = story.notification.created_at, story.notification.finished_at
     lasted: dict[str, timedelta] = {}
-    for ended in story.ended_halts:
-        if not ended.by:
-            within = min(ended.ended_at, end or ended.ended_at) - max(ended.since, begin)
-            lasted[ended.kind] = lasted.get(ended.kind, timedelta()) + within
+    for halt in story.halts:
+        if halt.ended_at and not halt.by:
+            within = min(halt.ended_at, end or halt.ended_at) - max(halt.since, begin)
+            lasted[halt.kind] = lasted.get(halt.kind, timedelta()) + within
     return lasted
 
 
@@ -135,7 +135,7 @@ def next_steps(story: Story) -> Iterator[str]:
 
 def _before_next_attempt(story: Story) -> Iterator[str]:
     notification = story.notification
-    for halt in story.halts:
+    for halt in story.present_halts:
         by = f"by {halt.by}, " if halt.by else ""
         yield f"{labels.HALTED[Halt.Kind(halt.kind)].format(halt=halt)} ({by}since {exact(halt.since)})."
     if story.route is None:
@@ -144,7 +144,7 @@ def _before_next_attempt(story: Story) -> Iterator[str]:
         yield labels.ROUTE_DISABLED.format(reason=story.route.disabled_reason)
     if notification.due_at is None:
         yield labels.NO_ATTEMPT
-    elif not story.halts:
+    elif not story.present_halts:
         yield labels.NEXT_ATTEMPT.format(when=_when(notification.due_at))
 
 

@@ -13,7 +13,7 @@ from kit.admin.changes import changes_of
 from kit.operations import parts
 from notifications.admin import PUSH_CONTENT
 from notifications.messages import ChannelKey, channel_key
-from notifications.models import Attempt, Channel, EndedHalt, Halt, Notification, NotificationRequest, Queue
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue
 from notifications.queues import halts
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.labels import STARTED, STOPPED
@@ -34,7 +34,7 @@ class Story:
     """All rows about one notification. Envelopes and replies are deleted sooner than notifications.
 
     ``staff`` has the staff actions during its life. The beginnings of halts that covered its creation come first.
-    ``ended_halts`` has those that the server itself began or ended in that time.
+    ``halts`` has those in force in that time, those that ended first.
     """
 
     notification: Notification
@@ -44,9 +44,13 @@ class Story:
     attempts: Sequence[Attempt]
     replies: Sequence[OutboundReply]
     halts: Sequence[Halt]
-    ended_halts: Sequence[EndedHalt]
     staff: Sequence[LogEntry]
     rule_urls: Mapping[int, str]
+
+    @property
+    def present_halts(self) -> list[Halt]:
+        """Return the halts that are in force now."""
+        return [halt for halt in self.halts if halt.ended_at is None]
 
     @property
     def arrived_at(self) -> datetime:
@@ -71,7 +75,6 @@ def load_story(notification_id: int) -> Story | None:
         attempts=attempts,
         replies=replies_to(notification.request),
         halts=_halts(notification, target) if target else [],
-        ended_halts=_ended_halts(notification, target) if target else [],
         staff=_staff(notification, _channel_of(target)),
         rule_urls={pk: url for part in parts() for pk, url in part.rule_urls(attempts).items()},
     )
@@ -91,14 +94,10 @@ def _target_of(notification: Notification, route: Route | None, attempts: Sequen
 
 
 def _halts(notification: Notification, target: Target) -> list[Halt]:
+    in_force = halts.covering(*target).filter(Q(ended_at=None) | Q(ended_at__gt=notification.created_at))
     until = notification.finished_at
-    return [halt for halt in halts.covering(*target) if until is None or halt.since < until]
-
-
-def _ended_halts(notification: Notification, target: Target) -> list[EndedHalt]:
-    ended = halts.ended_since(notification.created_at, *target).filter(Q(by="") | Q(ended_by=""))
-    until = notification.finished_at
-    return list((ended.filter(since__lt=until) if until else ended)[:MAX_STEPS])
+    in_its_life = in_force.filter(since__lt=until) if until else in_force
+    return list(in_its_life.order_by("ended_at", "kind", "pk")[:MAX_STEPS])
 
 
 def envelope_of(request: NotificationRequest) -> InboundEnvelope | None:

@@ -164,14 +164,13 @@ def _shortened(story: Story) -> Iterator[Step]:
 
 def _halted(story: Story) -> Iterator[Step]:
     """Yield the beginnings and ends of halts for which no staff action stands."""
-    for halt in [*story.ended_halts, *story.halts]:
+    until = story.notification.finished_at
+    for halt in story.halts:
         if not halt.by:
             is_before = halt.since < story.request.received_at
             yield Step(halt.since, "Halted by the server:", halt.reason or halt.gateway, halt.kind, is_before)
-    until = story.notification.finished_at
-    for ended in story.ended_halts:
-        if not ended.ended_by and (until is None or ended.ended_at < until):
-            yield Step(ended.ended_at, "Halt ended by the server:", PROBED[Halt.Kind(ended.kind)])
+        if halt.ended_at and not halt.ended_by and (until is None or halt.ended_at < until):
+            yield Step(halt.ended_at, "Halt ended by the server:", PROBED[Halt.Kind(halt.kind)])
 
 
 def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> Iterator[Step]:

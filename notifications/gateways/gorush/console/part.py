@@ -61,7 +61,7 @@ class GorushOperations(Operations):
         yield from indicators.gorushes(reached.servers, is_redis_down=is_redis_down)
 
     def read(self, evidence: Evidence) -> GorushFacts:
-        unreached = Halt.objects.filter(kind=Halt.Kind.UNREACHABLE, gateway=NAME)
+        unreached = Halt.objects.in_force().filter(kind=Halt.Kind.UNREACHABLE, gateway=NAME)
         unknown = UnknownGatewayError.objects.filter(last_seen_at__gte=evidence.now - HOUR)
         return GorushFacts(unreached.values_list("since", flat=True).first(), unknown[:MAX_COUNTED].count())
 
