@@ -26,9 +26,6 @@ from notifications.queues.concurrency import ConcurrencyLimits
 log = structlog.get_logger(__name__)
 # A process that ends waits this long for its pushes and replies in flight.
 STOP_SECONDS = 8.0
-# Pushes of a queue under way before any answer: at 50 ms each that is 640 a second. A backlog gets half of them. With
-# eight, addresses that always time out kept a backlog waiting for minutes.
-FIRST_LIMIT = 32
 # The key of a request (16 bytes) outlives the request, so that a recording of it is not carried out again.
 KEYS_KEPT = timedelta(days=90)
 SOFTWARE_ERROR = 70  # sysexits.h
@@ -42,9 +39,8 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
                 accepted   what is due              passed on by all before it
     """
     lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
-    limits = ConcurrencyLimits(settings.CHANNEL_IN_FLIGHT, first=FIRST_LIMIT)
     open_all()
-    delivery = Delivery(gateway_for, wakeup, lease=lease, limits=limits)
+    delivery = Delivery(gateway_for, wakeup, lease=lease, limits=ConcurrencyLimits())
     opened = bridges.open_all(delivery, wakeup)
     intake = [step for bridge in opened.values() for step in bridge.intake()]
     outlet = [step for bridge in opened.values() for step in bridge.outlet()]

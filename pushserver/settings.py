@@ -217,8 +217,6 @@ if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK
 # How long a worker may hold a notification before the worker counts as dead and the push as ambiguous: for longer than
 # a push takes with waiting for a connection and making it, see connections.py.
 DELIVERY_LEASE_SECONDS = 1.2 * GORUSH_TIMEOUT_SECONDS + 12
-# All queues of a process share its 256 connections.
-CHANNEL_IN_FLIGHT = env.count("CHANNEL_IN_FLIGHT", 128, minimum=1, maximum=256)
 # By default what comes at 100 a second until it expires.
 MAX_OPEN_NOTIFICATIONS = env.count(
     "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000

@@ -1,15 +1,15 @@
 """Concurrency limits: the number of pushes that a process has under way in each queue.
 
 A gateway that hangs then takes only the pushes of its own queues. The limit is one of a process and not of the fleet,
-because a hanging queue uses up the connections of a process.
+because a hanging queue uses up the connections of a process, as many as our recipe gives the gateway workers.
 
 A limit starts small, as TCP starts slowly. It grows by one for every `ANSWERS_TO_GROW` quick answers that come while
 more pushes wait than the limit allows. A quick answer takes not much longer than the quickest one: when more pushes at
 once only make answers slower, a larger limit brings nothing. Pushes under way when a process dies are sent again, so no
 more should be under way than are of use.
 
-All queues together take fewer pushes than a process has connections. When several queues hang, each other queue still
-has its first limit.
+No queue takes more than half of the connections that the others leave, but for one push. So busy queues have equal
+parts, of which one is left for the next queue, and queues that hang never take the last connection.
 
 The backlog of a queue takes at most half of its limit. The other half is for fresh pushes, which are claimed when they
 are accepted, so that a backlog does not delay them.
@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from math import inf
 from threading import Thread
 
+from kit.http.connections import MAX_CONNECTIONS
 from notifications.gateways.registry import CUT_OFF
 from notifications.models import Halt
 from notifications.queues.queues import Halted
@@ -34,9 +35,9 @@ ANSWERS_TO_GROW = 24
 # An answer is quick within QUICK_SECONDS, or within QUICK_TIMES the time of the quickest answer.
 QUICK_SECONDS = 0.25
 QUICK_TIMES = 4
-# Pushes of all queues of a process, beyond which no queue takes more than its first limit. It is three quarters of the
-# connections (`MAX_CONNECTIONS`), and our recipe gives the gateway as many workers as connections.
-MAX_OF_ALL = 192
+# Pushes of a queue under way before any answer: at 50 ms each that is 640 a second. A backlog gets half of them. With
+# eight, addresses that always time out kept a backlog waiting for minutes.
+FIRST_LIMIT = 32
 # A gateway is halted when a process has tried for this long and no process had contact.
 TRIED_FOR = timedelta(seconds=5)
 # Pause between two tries of a process that is cut off. It is a second longer than the pause between two probes of a
@@ -96,12 +97,12 @@ class Slot:
 
 
 class ConcurrencyLimits:
-    """The counters of the pushes under way in each queue: at most ``maximum``, and ``first`` in a new one."""
+    """The counters of the pushes under way in each queue: at most ``first`` in one that has not grown."""
 
-    def __init__(self, maximum: int, *, first: int | None = None) -> None:
+    def __init__(self, first: int = FIRST_LIMIT, *, connections: int = MAX_CONNECTIONS) -> None:
         self.reach = Reach()
-        self._maximum = maximum
-        self._first = maximum if first is None else first
+        self._first = first
+        self._connections = connections
         self._taken: Counter[int] = Counter()
         self._taken_by_all = 0
         self._backlog: Counter[int] = Counter()  # of those, pushes that had waited in the queue
@@ -188,9 +189,8 @@ class ConcurrencyLimits:
         self._backlog[slot.queue_id] -= slot.is_backlog
 
     def _limit(self, queue_id: int) -> int:
-        limit = min(self._maximum, self._first + self._answers[queue_id] // ANSWERS_TO_GROW)
-        left_by_others = MAX_OF_ALL - (self._taken_by_all - self._taken[queue_id])
-        return min(limit, max(left_by_others, self._first))
+        left_by_others = self._connections - (self._taken_by_all - self._taken[queue_id])
+        return min(self._first + self._answers[queue_id] // ANSWERS_TO_GROW, max(1, left_by_others // 2))
 
 
 def _half(limit: int) -> int:

@@ -12,7 +12,7 @@ from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
-from notifications.queues.concurrency import ANSWERS_TO_GROW, MAX_OF_ALL, ConcurrencyLimits, Slot
+from notifications.queues.concurrency import ANSWERS_TO_GROW, FIRST_LIMIT, ConcurrencyLimits, Slot
 from tests.rig.delivering import (
     APP,
     LEASE,
@@ -159,7 +159,7 @@ ONE, TWO = 1, 2  # ids of queues
 
 
 def test_a_limit_starts_small_and_grows_with_answers_while_the_queue_is_crowded():
-    limits = ConcurrencyLimits(5, first=2)
+    limits = ConcurrencyLimits(2, connections=10)
     rounds = [carry(limits, ONE, at_once=6) for _ in range(30)]
     assert rounds == [2] * 11 + [3] * 8 + [4] * 6 + [5] * 5
     assert budget_in(limits, TWO) == 2
@@ -169,27 +169,32 @@ def test_a_limit_starts_small_and_grows_with_answers_while_the_queue_is_crowded(
     ("seconds", "largest"), [([0.2], 5), ([0.4], 5), ([0.4, 1.5], 5), ([0.06, 0.26], 3), ([0.4, 1.7], 3), ([inf], 2)]
 )
 def test_a_limit_grows_by_deliveries_that_take_not_much_longer_than_the_quickest(seconds, largest):
-    limits = ConcurrencyLimits(5, first=2)
+    limits = ConcurrencyLimits(2, connections=10)
     for number in range(40):
         carry(limits, ONE, at_once=6, seconds=seconds[0] if number < 15 else seconds[-1])
     assert budget_in(limits, ONE) == largest
 
 
 def test_a_limit_that_suffices_does_not_grow():
-    limits = ConcurrencyLimits(5, first=2)
+    limits = ConcurrencyLimits(2, connections=10)
     assert {carry(limits, ONE, at_once=2) for _ in range(3 * ANSWERS_TO_GROW)} == {2}
 
 
-def test_queues_that_hang_together_leave_every_other_queue_its_first_limit():
-    limits = ConcurrencyLimits(128, first=32)
-    for queue in (ONE, TWO, 3):
-        for _ in range(128 * ANSWERS_TO_GROW // 32):
-            carry(limits, queue, at_once=256)
-    for queue in (ONE, TWO):
-        while limits.enter(Slot(queue)):
-            limits.keep()
-    assert MAX_OF_ALL == MAX_CONNECTIONS - 2 * 32
-    assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 0, 32, 32]
-    for _ in range(64):
-        limits.complete(Slot(TWO))
-    assert [budget_in(limits, queue) for queue in (ONE, TWO, 3, 4)] == [0, 64, 64, 32]
+def fill(limits, queue):
+    """Send as many pushes as the queue has capacity for, and return their number."""
+    count = budget_in(limits, queue)
+    for _ in range(count):
+        limits.enter(Slot(queue))
+    limits.keep()
+    return count
+
+
+def test_queues_that_hang_one_after_the_other_leave_connections_to_every_other_queue():
+    limits = ConcurrencyLimits()
+    for _ in range(MAX_CONNECTIONS * ANSWERS_TO_GROW // FIRST_LIMIT):
+        carry(limits, ONE, at_once=256)
+    assert [fill(limits, queue) for queue in range(1, 7)] == [128, 32, 32, 32, 16, 8]
+    assert [fill(limits, queue) for queue in range(7, 13)] == [4, 2, 1, 1, 1, 1]
+    for _ in range(128):
+        limits.complete(Slot(ONE))
+    assert [budget_in(limits, queue) for queue in (ONE, TWO, 20)] == [63, 0, 32]

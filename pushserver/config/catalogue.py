@@ -123,11 +123,6 @@ GROUPS: Mapping[str, tuple[Setting, ...]] = {
     ),
     "Limits of pushes": (
         Setting(
-            "CHANNEL_IN_FLIGHT",
-            "Maximum number of pushes that one process has under way for one queue (an app on its platform, to "
-            "addresses that are proven or not). A process starts with 32 and raises that as answers come.",
-        ),
-        Setting(
             "MAX_OPEN_NOTIFICATIONS",
             "Maximum number of notifications that wait. The queues of addresses that nothing was delivered to yet "
             "share a tenth of it, the other queues share the rest, each in equal parts "

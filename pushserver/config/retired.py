@@ -59,6 +59,7 @@ RETIRED: Mapping[str, str] = {
     **dict.fromkeys(_FIXED_TEXTS, "Texts and links are those of Status."),
     "CANARY_APN_TOPIC": "Set CANARY_APP_TOPIC.",
     "CANARY_PATIENCE_SECONDS": "It is fixed at 10.",
+    "CHANNEL_IN_FLIGHT": "The queues of a process share its 256 connections.",
     "DELIVERY_LEASE_SECONDS": "It follows from GORUSH_TIMEOUT_SECONDS.",
     "NEW_INSTALLATIONS_PER_DAY": "There is none: see MAX_REGISTRATIONS.",
     "OPENED_RECORD_RETENTION_DAYS": "Set ACCESS_LOG_RETENTION_DAYS.",

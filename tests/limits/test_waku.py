@@ -742,19 +742,18 @@ def test_as_many_pushes_wait_in_a_queue_as_its_part(setting: str, settings: Lazy
     assert [report.error for report in refused.body.reports] == [ReportError.INTERNAL_ERROR]
 
 
-@limit("sent at once from a queue: {setting}; more wait")
-def test_a_process_sends_as_many_at_once_as_an_operator_sets(
-    setting: str, settings: LazySettings, server: Server, monkeypatch: pytest.MonkeyPatch
+@limit("sent at once from a queue: {count}, more after quick answers; others wait")
+def test_a_process_sends_few_at_once_before_any_answer(
+    count: int, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setattr(settings, setting, 5)
     monkeypatch.setattr(tasks, "open_all", lambda: None)
     monkeypatch.setattr(tasks, "gateway_for", lambda _: silent)
     silent = SilentGateway()
     worker = Worker(tasks.new_steps(wakeup := Wakeup()), wakeup)
     put(
-        *[request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in phones(6)],
+        *[request(push(user, installation_id=numbered(0)), message_id=user.pub33) for user in phones(count + 1)],
         now=server.time.now,
     )
     while worker.process_batch(now=server.time.now):
         pass
-    assert (waiting(state="in_flight"), waiting(state="pending")) == (5, 1)
+    assert (waiting(state="in_flight"), waiting(state="pending")) == (count, 1)

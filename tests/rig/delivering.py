@@ -100,7 +100,7 @@ class DeliveryProcess:
     def __init__(self, gateway=None, *, gateways=None, lease=LEASE, limit=1000) -> None:
         self.wakeup = Wakeup()
         self.gateway = gateway or RecordingGateway()
-        limits = ConcurrencyLimits(limit)
+        limits = ConcurrencyLimits(limit, connections=10_000)
         self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup, lease=lease, limits=limits)
         self.worker = Worker(self.delivery.steps(), self.wakeup)
 
@@ -209,7 +209,7 @@ def send(*notifications, gateway=None, **options) -> set[int]:
 
 def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
     """Claim due notifications. When a claim only found new queues, create those and claim again, as a worker does."""
-    limits = limits or ConcurrencyLimits(1000)
+    limits = limits or ConcurrencyLimits(1000, connections=10_000)
     for _ in range(3):
         claimed = claim(limit=limit, now=now, lease=LEASE, limits=limits)
         queues.create(claimed.new_queues)

@@ -128,7 +128,7 @@ class SimulatedWorker(Process):
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
-        limits = ConcurrencyLimits(IN_FLIGHT, first=2)
+        limits = ConcurrencyLimits(2, connections=2 * IN_FLIGHT)
         self.delivery = Delivery(lambda _: gateway, wakeup, lease=LEASE, limits=limits)
         nodes: Any = scene.network.nodes
         own = WakuBridge(self.delivery, wakeup, nodes=Nodes(nodes), stores=Nodes(nodes))

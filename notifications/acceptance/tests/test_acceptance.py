@@ -67,7 +67,9 @@ def incoming(*pushes, amm=b"\x01" * 32, envelope=b"\x0e" * 32, message_id=b"stat
 
 
 def accept(batch, *, now, limits=None, bridge=BRIDGE):
-    return acceptance.accept(bridge, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000)), now=now)
+    return acceptance.accept(
+        bridge, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000, connections=10_000)), now=now
+    )
 
 
 def reported(answer):

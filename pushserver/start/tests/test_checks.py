@@ -42,7 +42,6 @@ MADE_UP = {
     "EMAIL_ENCRYPTION": ("rot13", "bad_choice"),
     "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
     "ALERTS_TO": ("hooks.example.org/abc", "bad_targets"),
-    "CHANNEL_IN_FLIGHT": ("0", "bad_number"),
     "METRICS_PORT": ("65536", "bad_number"),
     "METRICS_TOKEN": ("5ecret", "bad_metrics_token"),
     "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://collector:4318", ""),
