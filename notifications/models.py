@@ -17,7 +17,7 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 
 from kit.db.fields import BytesField
-from notifications.messages import Effect, Outcome
+from notifications.messages import Effect, Outcome, QueueKey
 from registrations import token_types
 from registrations.models import Route
 
@@ -607,3 +607,15 @@ class Halt(models.Model):
             return "Draining"
         subject = self.gateway or str(Channel(token_type=self.token_type or 0, app_topic=self.app_topic))
         return f"{subject} {self.kind}"
+
+    def covers(self, queue: QueueKey) -> bool:
+        """Return whether the halt keeps this queue from being sent. `queues.COVERS` is the same in SQL."""
+        match self.kind:
+            case self.Kind.DRAINED:
+                return True
+            case self.Kind.UNREACHABLE:
+                return self.gateway == queue.gateway
+        return (self.token_type, self.app_topic) == (queue.token_type, queue.app_topic)
+
+    def may_be_probed(self, now: datetime) -> bool:
+        return self.next_probe_at is not None and self.next_probe_at <= now

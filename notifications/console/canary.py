@@ -43,7 +43,9 @@ def find_push(attempts: QuerySet[Attempt]) -> Push:
 def push_trouble(push: Push) -> PushTrouble | None:
     """Return the fault of a push, or None where it has none."""
     if not push.has_attempt:
-        return PushTrouble(False, halts.NO_PUSH_IS_TRIED if push.is_drained else "no worker tries the push")
+        return PushTrouble(
+            False, "an operator stopped delivery: no push is tried" if push.is_drained else "no worker tries the push"
+        )
     if not push.outcome:
         return PushTrouble(True, "it does not answer")
     if push.outcome != Outcome.DELIVERED:

@@ -20,10 +20,13 @@ from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
 from kit.figures import counted
+from notifications.console.halted import RUNNING, with_halts
+from notifications.console.operator_actions import disabled_since, undo_disabling
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
-from notifications.queues import disabling, halts, queues
-from notifications.queues.admission import Share, shares
+from notifications.queues import halts, queues
+from notifications.queues.admission import limits_of
+from notifications.queues.queues import Queues
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
@@ -123,12 +126,12 @@ class Undo(ChannelOperation):
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
         self.is_valid()  # a preview has no reason yet
         since = self.cleaned_data.get("since") if self.is_bound else None
-        count = disabling.disabled_since(_key(rows[0]), since).count() if since else 0
+        count = disabled_since(_key(rows[0]), since).count() if since else 0
         yield f"Addresses of {rows[0]} that died since then, and would be active again: {count}."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         since = self.cleaned_data["since"]
-        count = disabling.undo_disabling(_key(rows[0]), since, now=database_now())
+        count = undo_disabling(_key(rows[0]), since, now=database_now())
         addresses = counted(count, "address", "addresses")
         return Done(f"Undid the disabling of {addresses} since {exact(since)}.", is_change=count > 0)
 
@@ -150,12 +153,12 @@ def _key(channel: Channel) -> ChannelKey:
     return ChannelKey(channel.token_type, channel.app_topic)
 
 
-def _with_shares(rows: QuerySet[Channel], known: Sequence[Share]) -> QuerySet[Channel]:
-    """Add how much waits for the proven addresses of each app, and how much may."""
-    own = [share for share in known if share.queue.is_proven]
-    conditions = [Q(token_type=share.queue.token_type, app_topic=share.queue.app_topic) for share in own]
-    waiting = [When(condition, then=share.waiting) for condition, share in zip(conditions, own, strict=True)]
-    limits = [When(condition, then=share.limit) for condition, share in zip(conditions, own, strict=True)]
+def _with_shares(rows: QuerySet[Channel], known: Queues) -> QuerySet[Channel]:
+    """Add how much waits for the proven addresses of each app, by the last count, and how much may."""
+    own = {key: Q(token_type=key.token_type, app_topic=key.app_topic) for key in known.rows if key.is_proven}
+    may_wait = limits_of(known.rows)
+    waiting = [When(condition, then=known.rows[key].waiting_count) for key, condition in own.items()]
+    limits = [When(condition, then=may_wait[key]) for key, condition in own.items()]
     return rows.annotate(
         share_waiting=Case(*waiting, default=0, output_field=IntegerField()),
         share_limit=Case(*limits, default=None, output_field=IntegerField()),
@@ -173,7 +176,7 @@ class HaltedFilter(Alone, admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
         match self.value():
             case "yes":
-                return queryset.exclude(state=halts.RUNNING)
+                return queryset.exclude(state=RUNNING)
             case "paused" | "tripped" as kind:
                 return queryset.filter(halts__contains=[kind])
         return queryset
@@ -219,7 +222,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
         """Return the channels with what halts them and how much waits for each."""
-        return _with_shares(halts.with_halts(super().get_queryset(request)), shares(queues.load()))
+        return _with_shares(with_halts(super().get_queryset(request)), queues.load())
 
     @admin.display(description="what halts it")
     def all_halts(self, channel: Any) -> str:
@@ -242,7 +245,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         return super().render_change_form(request, context, *args, **kwargs)
 
     def operate(self, request: HttpRequest, channel_id: int, operation: str) -> HttpResponse:
-        channel = halts.with_halts(Channel.objects.filter(pk=channel_id)).first()
+        channel = with_halts(Channel.objects.filter(pk=channel_id)).first()
         form_class = OPERATIONS.get(operation)
         if channel is None or form_class is None:
             raise Http404

@@ -9,11 +9,14 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
+from django.db.models import Q, QuerySet
 
+from notifications.messages import ChannelKey
 from notifications.models import Notification, OpenNotification
-from notifications.queues.disabling import BY_OPERATOR, record_events
+from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
 from notifications.rules.transitions import DUE, end
 from registrations.models import RegistrationEvent, Route
+from registrations.token_types import has_topic
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -54,6 +57,36 @@ def _lock(route_ids: Collection[int], state: Route.State) -> list[int]:
     """Lock the routes that are in this state, in the order in which all code locks them."""
     routes = Route.objects.filter(pk__in=route_ids, state=state)
     return list(routes.order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))
+
+
+def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
+    """Return the routes that died since ``since`` and are still disabled.
+
+    Routes that failed for days, and those that an operator disabled, are left out: a short fault of the set-up is not
+    the reason.
+    """
+    own = Q(token_type=key.token_type)
+    if has_topic(key.token_type):
+        own &= Q(app_topic=key.app_topic)
+    return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
+        disabled_reason__in=[FAILING, BY_OPERATOR]
+    )
+
+
+@transaction.atomic
+def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
+    """Make these routes active again, because the set-up was at fault and not their tokens. Return how many.
+
+    It is done for all of them or for none. A client that registers one of them again waits for the end of the
+    transaction: some 10 s for 100 000 routes.
+    """
+    dead = disabled_since(key, since).select_for_update(no_key=True).order_by("pk")
+    ids = list(dead.values_list("pk", flat=True))
+    Route.objects.filter(pk__in=ids).update(
+        state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None
+    )
+    record_events(ids, RegistrationEvent.Kind.REVIVED, now=now)
+    return len(ids)
 
 
 def try_now(notification_ids: Collection[int], *, now: datetime) -> int:

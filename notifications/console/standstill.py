@@ -11,10 +11,10 @@ from typing import Any, LiteralString, NamedTuple
 from kit.admin.times import exact
 from kit.db.statements import fetch
 from kit.health.indicators import duration
+from notifications.console.halted import RUNNING
 from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, Halt
 from notifications.queues.breakers import ANSWERED
-from notifications.queues.halts import RUNNING
 from notifications.queues.queues import SUCCESS_NOTED_EVERY
 from registrations import token_types
 

@@ -24,7 +24,7 @@ from kit.metrics.batches import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification
-from notifications.queues import breakers, disabling, halts, queues
+from notifications.queues import breakers, halts, queues
 from notifications.queues.claim import Claim, Done
 from notifications.queues.concurrency import TRIED_FOR, Reach
 from notifications.queues.queues import Queues
@@ -231,13 +231,13 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
     if reached:
         routes.note_delivered(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
-        disabling.note_failure(
+        breakers.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],
             channel_success_at=known.delivered.get(channel),
             now=now,
         )
     for claim, code in dead:
-        disabling.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
+        breakers.disable_dead(claim.route_id, claim.route_generation, claim.address_digest, code, now=now)
 
 
 _BRING_FORWARD = f"""
@@ -306,7 +306,7 @@ def _count_failures(results: Sequence[Done], known: Queues, delivered: Sequence[
 def _find_renewed(results: Sequence[Done]) -> set[int]:
     """Return the routes with a dead token that are active: the client registered again meanwhile."""
     dead = {claim.route_id for claim, result in results if result.outcome is Outcome.DEAD}
-    return disabling.active_of(dead) if dead else set()
+    return breakers.active_of(dead) if dead else set()
 
 
 def _give_up(claim: Claim) -> Change:

@@ -33,21 +33,6 @@ COUNTED_EVERY: LiteralString = "3 seconds"
 COUNTED_AT_ONCE = 10_000
 
 
-class Share(NamedTuple):
-    """One queue: how many notifications wait, and how many may."""
-
-    queue: QueueKey
-    waiting: int
-    limit: int
-
-
-def shares(known: Queues) -> list[Share]:
-    """Return how many notifications wait in each queue, by the last count."""
-    limits = limits_of(known.rows)
-    rows = sorted(known.rows.values(), key=lambda row: row.id)
-    return [Share(row.key, row.waiting_count, limits[row.key]) for row in rows]
-
-
 def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
     """Return the limit of each of these queues. Their sum is at most MAX_OPEN_NOTIFICATIONS."""
     own = list(keys)

@@ -27,7 +27,6 @@ from threading import Thread
 from kit.http.connections import MAX_CONNECTIONS
 from notifications.gateways.registry import CUT_OFF
 from notifications.models import Halt
-from notifications.queues.queues import Halted
 
 # Quick answers that raise a limit by one. With fewer, a backlog would fill the limit before the gateway's speed is
 # known.
@@ -81,11 +80,10 @@ class Reach:
         """Note that a push is sent to find out whether the gateway can be reached again."""
         self._next_try_at[gateway] = now + TRY_PAUSE
 
-    def halts(self) -> list[Halted]:
+    def halts(self) -> list[Halt]:
         """Return what this process does not send, as halts without a row."""
-        return [
-            Halted(0, Halt.Kind.UNREACHABLE, gateway, None, None, self._next_try_at[gateway]) for gateway in self._since
-        ]
+        kind = Halt.Kind.UNREACHABLE
+        return [Halt(kind=kind, gateway=each, next_probe_at=self._next_try_at[each]) for each in self._since]
 
 
 @dataclass(frozen=True, slots=True)

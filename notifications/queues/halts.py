@@ -17,17 +17,14 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef, Q, QuerySet, Subquery, TextField, Value
-from django.db.models.functions import Coalesce
 
 from kit.batches.batch import wake as wake_workers
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
-from notifications.models import Channel, Halt, Halts, Notification
-from notifications.queues.queues import QUEUED, Halted
+from notifications.models import Channel, Halt, Notification
+from notifications.queues.queues import QUEUED
 from notifications.rules.policy import GATEWAY_FAILED
 from registrations.token_types import platform_of
 
@@ -39,8 +36,6 @@ PROBE_PAUSE = timedelta(seconds=5)
 # Ambiguous pushes that are due within this time are not brought forward, so that an app that fails again and again does
 # not ring a phone each time.
 SOON_SECONDS = 60
-# Canaries report this about a push that no worker tries because of the halt.
-NO_PUSH_IS_TRIED = "an operator stopped delivery: no push is tried"
 
 
 # Begun and ended by operators, and by breakers ------------------------------------------------------------------------
@@ -146,41 +141,6 @@ def _end(kind: Halt.Kind, *, by: str, now: datetime, **subject: Any) -> bool:
     return is_ended
 
 
-RUNNING = "running"
-
-
-def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
-    """Return the apps with their halts: ``state``, and with it who halted the app, why and since when.
-
-    An app that is both paused and tripped is shown as paused, because only a person ends a pause; ``halts`` has both
-    words.
-    """
-    own = Halt.objects.in_force().filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic"))
-    own = own.order_by("kind")
-    first = {
-        name: Subquery(own.values(column)[:1])
-        for name, column in (("reason", "reason"), ("changed_by", "by"), ("since", "since"))
-    }
-    return apps.annotate(
-        state=Coalesce(Subquery(own.values("kind")[:1]), Value(RUNNING), output_field=TextField()),
-        halts=ArraySubquery(own.values("kind")),
-        next_probe_at=Subquery(own.filter(kind=Kind.TRIPPED).values("next_probe_at")[:1]),
-        **first,
-    )
-
-
-def halted_apps() -> dict[ChannelKey, Halt]:
-    """Return the apps that are paused or tripped, each with its halt."""
-    rows = Halt.objects.in_force().filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
-    return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
-
-
-def covering(gateway: str, app: ChannelKey) -> Halts:
-    """Return the halts of all times that kept, or keep, pushes to an app through a gateway from being sent."""
-    at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
-    return Halt.objects.filter(Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app)
-
-
 # Begun and ended by the gateways' results -----------------------------------------------------------------------------
 
 
@@ -226,7 +186,7 @@ _NEXT_PROBE = """
 """
 
 
-def take_probe(covering: Sequence[Halted], route_id: int, *, now: datetime) -> bool:
+def take_probe(covering: Sequence[Halt], route_id: int, *, now: datetime) -> bool:
     """Return whether the caller may send one push, to this route, that these halts cover. The fleet may send one in
     each pause.
 

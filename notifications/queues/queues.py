@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from typing import LiteralString, NamedTuple
 
 from django.db.models import QuerySet
@@ -45,7 +46,7 @@ EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'
 DUE: LiteralString = f"""{QUEUED}
         AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
         AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
-# The condition that a halt covers a queue, in SQL. `Halted.covers` is the same in Python.
+# The condition that a halt covers a queue, in SQL. `Halt.covers` is the same in Python.
 COVERS: LiteralString = f"""halt.ended_at IS NULL AND (halt.kind = '{Halt.Kind.DRAINED}'
         OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
         OR halt.kind IN ('{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}')
@@ -80,30 +81,6 @@ OLDEST_DUE: LiteralString = f"""
 """
 
 
-class Halted(NamedTuple):
-    """A halt, as it was read a moment ago. Its id is 0 when it is one of this process alone (`concurrency.Reach`)."""
-
-    id: int
-    kind: str
-    gateway: str
-    token_type: int | None
-    app_topic: str | None
-    next_probe_at: datetime | None
-    probed_route_id: int | None = None
-
-    def covers(self, queue: QueueKey) -> bool:
-        """Return whether the halt keeps the pushes of this queue from being sent."""
-        match self.kind:
-            case Halt.Kind.DRAINED:
-                return True
-            case Halt.Kind.UNREACHABLE:
-                return self.gateway == queue.gateway
-        return (self.token_type, self.app_topic) == (queue.token_type, queue.app_topic)
-
-    def may_be_probed(self, now: datetime) -> bool:
-        return self.next_probe_at is not None and self.next_probe_at <= now
-
-
 class QueueRow(NamedTuple):
     """A queue, as it was read a moment ago. Queue 0 has no row."""
 
@@ -123,11 +100,11 @@ class Queues:
     """
 
     rows: Mapping[QueueKey, QueueRow] = field(default_factory=dict)
-    halts: Sequence[Halted] = ()
+    halts: Sequence[Halt] = ()
     delivered: Mapping[ChannelKey, datetime] = field(default_factory=dict)
     distrusted: frozenset[ChannelKey] = frozenset()
 
-    def and_halted(self, own: Sequence[Halted]) -> "Queues":
+    def and_halted(self, own: Sequence[Halt]) -> "Queues":
         """Return the same queues, with the halts of this process alone."""
         return replace(self, halts=[*self.halts, *own]) if own else self
 
@@ -172,7 +149,7 @@ class Queues:
         on_it = [row for row in self.rows.values() if row.key[:2] == (gateway, token_type)]
         return max((row.delivered_at for row in on_it if row.delivered_at), default=None)
 
-    def covering(self, key: QueueKey) -> list[Halted]:
+    def covering(self, key: QueueKey) -> list[Halt]:
         """Return the halts that cover a queue. It is open when there are none."""
         return [halt for halt in self.halts if halt.covers(key)]
 
@@ -197,7 +174,7 @@ def load() -> Queues:
 def read_queues(found: Rows) -> Queues:
     """Return the queues, halts and apps in the rows of the statement `ALL`."""
     rows: dict[QueueKey, QueueRow] = {}
-    halts: list[Halted] = []
+    halts: list[Halt] = []
     delivered: dict[ChannelKey, datetime] = {}
     distrusted: set[ChannelKey] = set()
     for kind, pk, gateway, token_type, app_topic, is_so, number, at, delivered_at in found:
@@ -208,8 +185,9 @@ def read_queues(found: Rows) -> Queues:
             delivered[app := ChannelKey(token_type, app_topic)] = at
             distrusted |= {app} if is_so else set()
         else:
-            halts.append(Halted(pk, kind, gateway, token_type, app_topic, at, number))
-    return Queues(rows, sorted(halts), delivered, frozenset(distrusted))
+            subject = {"kind": kind, "gateway": gateway, "token_type": token_type, "app_topic": app_topic}
+            halts.append(Halt(id=pk, **subject, next_probe_at=at, probed_route_id=number))
+    return Queues(rows, sorted(halts, key=attrgetter("id")), delivered, frozenset(distrusted))
 
 
 _CREATE = """

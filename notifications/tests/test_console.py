@@ -11,9 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from notifications.console import operator_actions
+from notifications.console.halted import with_halts
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Notification, Queue
-from notifications.queues import halts, queues
+from notifications.queues import queues
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, fresh, make_due, prove
 from tests.rig.rows import (
@@ -165,7 +166,7 @@ def page(channel, operation):
 
 
 def shown(channel):
-    return halts.with_halts(Channel.objects.filter(pk=channel.pk)).get()
+    return with_halts(Channel.objects.filter(pk=channel.pk)).get()
 
 
 def test_undoing_shows_the_number_of_routes_before_and_after(admin_client, channel):

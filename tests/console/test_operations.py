@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from kit.admin.operations import id_of
 from notifications.console import operator_actions
+from notifications.console.halted import RUNNING, with_halts
 from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
 from pushserver.api import tokens
@@ -60,7 +61,7 @@ def make_user() -> Registration:
 
 
 def make_channel(state: str = "running") -> Channel:
-    if state != halts.RUNNING:
+    if state != RUNNING:
         rows.make_halt(state, (2, ""))
     return rows.make_channel((2, ""))
 
@@ -83,7 +84,7 @@ def on_channel(name: str) -> Callable[[Any], str]:
 
 
 def is_channel(state: str) -> Callable[[], bool]:
-    return lambda: halts.with_halts(Channel.objects.all()).get().state == state
+    return lambda: with_halts(Channel.objects.all()).get().state == state
 
 
 REGISTRATION, NOTIFICATION = "registrations/registration", "notifications/notification"

@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from notifications.messages import Answer, Outcome
 from notifications.models import NotificationRequest
-from notifications.queues.disabling import disable_dead
+from notifications.queues.breakers import disable_dead
 from registrations.encryption import keyring
 from registrations.models import Grant, Route
 from spark_reports.export.days import export_day

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.console import operator_actions as of_routes
-from notifications.queues import disabling
+from notifications.queues import breakers
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
 from tests.rig import rows
@@ -152,9 +152,9 @@ def test_each_registration_and_the_end_are_recorded_under_one_pseudonym_until_th
 def test_the_death_the_revival_and_the_expiry_of_a_token_are_recorded(service: Service) -> None:
     service.register()
     route = Route.objects.get()
-    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     of_routes.enable_routes([route.pk], now=T0)
-    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     service.register()
     registered_at = Device.objects.get().registered_at
     assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
@@ -167,7 +167,7 @@ def test_a_device_without_history_begins_one_with_its_next_registration(service:
     Route.objects.update(pseudonym=None)
     RegistrationEvent.objects.all().delete()
     route = Route.objects.get()
-    disabling.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
+    breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     assert history() == []
     service.register(platform="fcm", token=FCM_TOKEN)
     assert history() == [("registered", 2, "")]

@@ -12,7 +12,7 @@ from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, Queue
 from notifications.queues import halts, queues
-from notifications.queues.admission import Admission, Counts, shares
+from notifications.queues.admission import Admission, Counts, limits_of
 from notifications.queues.concurrency import ConcurrencyLimits
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import unpack
@@ -132,8 +132,9 @@ def test_the_limits_of_all_queues_together_do_not_exceed_the_maximum(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 1000
     prove(APPLE, OTHER_APP, GOOGLE)
     queues.create([QueueKey("gorush", 1, None, is_proven=False), QueueKey("other", 2, "", is_proven=True)])
-    assert sum(share.limit for share in shares(queues.load())) <= 1000
-    assert sum(share.limit for share in shares(queues.load()) if share.queue.gateway == "gorush") <= 500
+    limits = limits_of(queues.load().rows)
+    assert sum(limits.values()) <= 1000
+    assert sum(limit for queue, limit in limits.items() if queue.gateway == "gorush") <= 500
 
 
 def test_a_process_counts_its_own_notifications_while_no_leader_counts(monkeypatch, settings):
@@ -158,7 +159,8 @@ def test_the_count_has_the_waiting_notifications_of_each_queue(settings):
     make_waiting(APPLE, 2)
     make_waiting(APPLE, 1, is_proven=False)
     count()
-    found = {share.queue[1:]: (share.waiting, share.limit) for share in shares(queues.load())}
+    rows = queues.load().rows
+    found = {queue[1:]: (rows[queue].waiting_count, limit) for queue, limit in limits_of(rows).items()}
     assert found == {(1, APP, True): (2, 45), (1, APP, False): (1, 5), (2, "", True): (0, 45), (2, "", False): (0, 5)}
 
 
@@ -170,7 +172,8 @@ def test_a_long_queue_is_counted_in_steps(monkeypatch):
     counts, seen = Counts(), []
     for _ in range(3):
         count(counts)
-        seen.append([share.waiting for share in shares(queues.load()) if share.queue.is_proven])
+        rows = queues.load().rows
+        seen.append([rows[QueueKey("gorush", *app, is_proven=True)].waiting_count for app in (APPLE, GOOGLE)])
     assert seen == [[0, 2], [0, 2], [7, 2]]
 
 

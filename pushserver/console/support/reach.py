@@ -13,10 +13,10 @@ from kit.admin.labels import Family
 from kit.admin.lists.first_lines import FirstLine, first_line_of
 from kit.admin.times import HOUR, coarse, relative
 from kit.operations import parts
+from notifications.console.halted import halted_apps
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
-from notifications.queues.disabling import BY_OPERATOR, FAILING
-from notifications.queues.halts import halted_apps
+from notifications.queues.breakers import BY_OPERATOR, FAILING
 from pushserver.console import labels
 from pushserver.console.support.story import A_MOMENT
 from registrations.models import Registration, Route

@@ -12,9 +12,9 @@ from django.db.models import Model, Q
 from kit.admin.changes import changes_of
 from kit.operations import parts
 from notifications.admin import PUSH_CONTENT
+from notifications.console.halted import covering
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue
-from notifications.queues import halts
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.labels import STARTED, STOPPED
 from registrations.admin import ROUTE_SECRETS
@@ -94,7 +94,7 @@ def _target_of(notification: Notification, route: Route | None, attempts: Sequen
 
 
 def _halts(notification: Notification, target: Target) -> list[Halt]:
-    in_force = halts.covering(*target).filter(Q(ended_at=None) | Q(ended_at__gt=notification.created_at))
+    in_force = covering(*target).filter(Q(ended_at=None) | Q(ended_at__gt=notification.created_at))
     until = notification.finished_at
     in_its_life = in_force.filter(since__lt=until) if until else in_force
     return list(in_its_life.order_by("ended_at", "kind", "pk")[:MAX_STEPS])
