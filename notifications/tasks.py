@@ -21,7 +21,7 @@ from kit.tracing import errors, spans
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for, open_all
-from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.queues.capacity import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
 # A process that ends waits this long for its pushes and replies in flight.

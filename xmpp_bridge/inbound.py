@@ -22,7 +22,7 @@ from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.models import OpenNotification
-from notifications.queues.admission import own_admission
+from notifications.queues.capacity import own_admission
 from notifications.queues.queues import WAITS
 from registrations.models import Route
 from xmpp_bridge.codec.client_strings import verify_client, verify_node

@@ -51,9 +51,8 @@ from notifications.messages import (
 )
 from notifications.models import Notification
 from notifications.queues import queues
-from notifications.queues.admission import own_admission
+from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
 from notifications.queues.claim import NOTED_FOR, Claim, open_address
-from notifications.queues.concurrency import ConcurrencyLimits, Slot
 from notifications.queues.queues import Queues
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against

@@ -25,7 +25,7 @@ from notifications.console.operator_actions import disabled_since, undo_disablin
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
 from notifications.queues import halts, queues
-from notifications.queues.admission import limits_of
+from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.

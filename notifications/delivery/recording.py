@@ -26,7 +26,7 @@ from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_
 from notifications.models import Notification
 from notifications.queues import breakers, halts, queues
 from notifications.queues.claim import Claim, Done
-from notifications.queues.concurrency import TRIED_FOR, Reach
+from notifications.queues.halts import TRIED_FOR, Reach
 from notifications.queues.queues import Queues
 from notifications.rules.policy import (
     CONFIG_RETRY_SECONDS,

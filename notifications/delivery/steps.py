@@ -27,9 +27,8 @@ from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.queues import queues
-from notifications.queues.admission import UNCOUNTED, Counts, Part
+from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, postpone_first
-from notifications.queues.concurrency import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
 

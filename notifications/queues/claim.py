@@ -20,7 +20,7 @@ from kit.tracing.spans import is_on
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.models import Notification, OpenNotification
 from notifications.queues import halts, queues
-from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.queues.capacity import ConcurrencyLimits, Slot
 from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
 from notifications.rules.deadlines import has_expired
 from notifications.rules.policy import CONFIG_RETRY_SECONDS

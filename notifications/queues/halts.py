@@ -11,8 +11,11 @@ by itself is probed. The whole fleet sends one probe in each pause: a push that 
 another address than the last.
 """
 
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from threading import Thread
 from typing import Any
 
 import structlog
@@ -21,6 +24,7 @@ from django.conf import settings
 from kit.batches.batch import wake as wake_workers
 from kit.db.statements import fetch, write
 from kit.metrics.batches import count
+from notifications.gateways import registry
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt, Notification
@@ -36,6 +40,11 @@ PROBE_PAUSE = timedelta(seconds=5)
 # Ambiguous pushes that are due within this time are not brought forward, so that an app that fails again and again does
 # not ring a phone each time.
 SOON_SECONDS = 60
+# A gateway is halted when a process has tried for this long and no process had contact.
+TRIED_FOR = timedelta(seconds=5)
+# Pause between two tries of a process that is cut off. It is a second longer than the pause between two probes of a
+# halt, so that every other process may take the next probe.
+TRY_PAUSE = timedelta(seconds=6)
 
 
 # Begun and ended by operators, and by breakers ------------------------------------------------------------------------
@@ -171,6 +180,48 @@ def note_reached(gateway: str, *, now: datetime) -> bool:
     if is_ended := _end(Kind.UNREACHABLE, gateway=gateway, by="", now=now):
         log.info("gateway_reached", gateway=gateway)
     return is_ended
+
+
+class Reach:
+    """The gateways that this process cannot reach, each with the time since when and the time of the next try.
+
+    What one process sees halts nothing but itself: it leaves its pushes to the others, and tries one in each pause. The
+    others then have contact, or nobody has.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+        self._next_try_at: dict[str, datetime] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def note_reached(self, gateways: Iterable[str]) -> None:
+        """Note that these gateways were reached."""
+        for gateway in gateways:
+            self._since.pop(gateway, None)
+
+    def note_unreached(self, gateway: str, *, now: datetime) -> datetime:
+        """Note that a push did not reach its gateway, and return since when none did."""
+        since = self._since.setdefault(gateway, now)
+        self.note_try(gateway, now=now)
+        return since
+
+    def note_alone(self, gateway: str, *, now: datetime) -> None:
+        """Note that others had contact since then, so that contact counts from now on. Operators see it."""
+        self._since[gateway] = now
+        name = f"process {os.getpid()} on {socket.gethostname()}"
+        # In a thread, because a host without a way to the gateway may have none to Redis, and no batch waits for it.
+        Thread(target=registry.CUT_OFF.save, args=[name, gateway], daemon=True).start()
+
+    def note_try(self, gateway: str, *, now: datetime) -> None:
+        """Note that a push is sent to find out whether the gateway can be reached again."""
+        self._next_try_at[gateway] = now + TRY_PAUSE
+
+    def halts(self) -> list[Halt]:
+        """Return what this process does not send, as halts without a row."""
+        kind = Kind.UNREACHABLE
+        return [Halt(kind=kind, gateway=each, next_probe_at=self._next_try_at[each]) for each in self._since]
 
 
 # Probes ---------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification
 from notifications.queues import queues
-from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.queues.capacity import ConcurrencyLimits, Slot
 from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import (

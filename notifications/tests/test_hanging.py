@@ -12,7 +12,7 @@ from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
-from notifications.queues.concurrency import ANSWERS_TO_GROW, FIRST_LIMIT, ConcurrencyLimits, Slot
+from notifications.queues.capacity import ANSWERS_TO_GROW, FIRST_LIMIT, ConcurrencyLimits, Slot
 from tests.rig.delivering import (
     APP,
     LEASE,

@@ -18,7 +18,7 @@ from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.messages import Effect, NotificationType, PushLimit
 from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts
-from notifications.queues.admission import Admission
+from notifications.queues.capacity import Admission
 from tests.console.reading import allowed_to, words_of
 from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from tests.rig.delivering import Process

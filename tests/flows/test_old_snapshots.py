@@ -13,7 +13,7 @@ from kit.batches.batch import LONG_AGO, RECENT, Step
 from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
-from notifications.queues import admission, queues
+from notifications.queues import capacity, queues
 from pushserver.indicators.stored import gauges
 from tests.rig import rows
 from tests.rig.delivering import Process, make_due
@@ -60,7 +60,7 @@ def pages_counted(*, nothing_before: datetime) -> list[int]:
     """Return the number of pages that each gauge reads, and those for the count of a queue."""
     marks.save(dict.fromkeys(("Due", "Inbox", "OverdueReplies", "Lost", "Overdue"), nothing_before))
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
-    return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(admission._COUNT_WAITING, counted)]
+    return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(capacity._COUNT_WAITING, counted)]
 
 
 def test_a_search_for_open_rows_reads_no_ended_row() -> None:

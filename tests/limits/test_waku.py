@@ -25,7 +25,7 @@ from kit.health.indicators import State
 from notifications import tasks
 from notifications.messages import NotificationType, Outcome, ReportError, Result
 from notifications.models import Notification
-from notifications.queues.admission import Admission, own_admission
+from notifications.queues.capacity import Admission, own_admission
 from pushserver.indicators.snapshot import take_snapshot
 from registrations import quotas
 from registrations.messages import TokenType

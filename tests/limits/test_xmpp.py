@@ -13,7 +13,7 @@ from django.db.models import F
 from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.models import Notification
-from notifications.queues.admission import Admission
+from notifications.queues.capacity import Admission
 from registrations.models import Route
 from tests.limits.conftest import Time
 from tests.limits.page import limit

@@ -24,8 +24,9 @@ from notifications.gateways.registry import Gateway
 from notifications.messages import ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues
+from notifications.queues.capacity import ConcurrencyLimits
 from notifications.queues.claim import Claim, Done, claim
-from notifications.queues.concurrency import ConcurrencyLimits, Reach
+from notifications.queues.halts import Reach
 from notifications.rules.transitions import DUE
 from tests.rig.rows import make_channel, make_notification, make_registration, make_route
 from waku_bridge.bridge import WakuBridge

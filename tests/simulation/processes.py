@@ -21,8 +21,7 @@ from kit.db.clock import clock
 from kit.processes.leader import Term
 from notifications.delivery.steps import Delivery
 from notifications.messages import Push, Result
-from notifications.queues.admission import Admission
-from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.queues.capacity import Admission, ConcurrencyLimits
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.simulation.agenda import Agenda, Loop
 from tests.simulation.database import Asynchronous, Pool, Wrapper

@@ -25,8 +25,7 @@ from notifications.models import (
     RequestDigest,
 )
 from notifications.queues import halts
-from notifications.queues.admission import own_admission
-from notifications.queues.concurrency import ConcurrencyLimits, Slot
+from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
 from registrations.encryption import Keyring, Purpose

@@ -12,8 +12,7 @@ from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, Queue
 from notifications.queues import halts, queues
-from notifications.queues.admission import Admission, Counts, limits_of
-from notifications.queues.concurrency import ConcurrencyLimits
+from notifications.queues.capacity import Admission, ConcurrencyLimits, Counts, limits_of
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import unpack
 from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove
@@ -142,7 +141,7 @@ def test_a_process_counts_its_own_notifications_while_no_leader_counts(monkeypat
     settings.MAX_OPEN_NOTIFICATIONS = 20
     admission = Admission()
     prove(GOOGLE)
-    monkeypatch.setattr("notifications.queues.admission.READ_EVERY_SECONDS", 0)
+    monkeypatch.setattr("notifications.queues.capacity.READ_EVERY_SECONDS", 0)
     for _ in range(2):
         admission.refresh()
         admission.add("gorush", GOOGLE, is_proven=False)
@@ -165,7 +164,7 @@ def test_the_count_has_the_waiting_notifications_of_each_queue(settings):
 
 
 def test_a_long_queue_is_counted_in_steps(monkeypatch):
-    monkeypatch.setattr("notifications.queues.admission.COUNTED_AT_ONCE", 3)
+    monkeypatch.setattr("notifications.queues.capacity.COUNTED_AT_ONCE", 3)
     prove(APPLE, GOOGLE)
     make_waiting(APPLE, 7)
     make_waiting(GOOGLE, 2)

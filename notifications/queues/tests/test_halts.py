@@ -15,7 +15,8 @@ from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, R
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
-from notifications.queues.concurrency import ConcurrencyLimits, Reach
+from notifications.queues.capacity import ConcurrencyLimits
+from notifications.queues.halts import Reach
 from registrations.models import Route
 from tests.rig.delivering import (
     APP,

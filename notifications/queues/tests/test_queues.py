@@ -15,8 +15,8 @@ from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, R
 from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
+from notifications.queues.capacity import ConcurrencyLimits
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
-from notifications.queues.concurrency import ConcurrencyLimits
 from registrations.models import Route
 from tests.rig.delivering import (
     APP,
