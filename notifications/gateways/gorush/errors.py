@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -75,7 +75,6 @@ def classify(token_type: int, error: str, rules: Sequence[ErrorRule]) -> ErrorRu
 
 PATH = Path(__file__).with_name("error_rules.yaml")
 POSITION_STEP = 10  # leaves gaps between the rules for those of operators
-MATCHED_COLUMNS = ("platform", "match", "text", "outcome", "code", "is_guarded", "retry_base_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +105,11 @@ def parse(text: str) -> tuple[SeedRule, ...]:
     return tuple(_seed(number * POSITION_STEP, **entry) for number, entry in enumerate(yaml.safe_load(text), start=1))
 
 
-def _seed(
-    position: int,
-    *,
-    platform: str,
-    match: str,
-    text: str,
-    code: str,
-    guarded: bool = False,
-    retry_base_seconds: int = 0,
-    remark: str = "",
-    **rest: Any,
-) -> SeedRule:
-    outcome = Outcome[rest.pop("class")]  # "class" cannot be the name of a parameter
-    if rest or platform not in {*TOKEN_TYPES, ANY_PLATFORM}:
-        raise ValueError(f"{platform} {match} {text}: unknown platform or {sorted(rest)}")
-    return SeedRule(
-        position, platform, Match(match).value, text, outcome.value, code, guarded, retry_base_seconds, remark
-    )
+def _seed(position: int, *, platform: str, match: str, guarded: bool = False, **rest: Any) -> SeedRule:
+    if platform not in {*TOKEN_TYPES, ANY_PLATFORM}:
+        raise ValueError(f"unknown platform {platform}")
+    outcome = Outcome[rest.pop("class")].value  # "class" cannot be the name of a parameter
+    return SeedRule(position, platform, Match(match).value, outcome=outcome, is_guarded=guarded, **rest)
 
 
 @cache
@@ -140,21 +126,14 @@ def shipped_rules() -> tuple[ErrorRule, ...]:
 
 def rule_of(row: Any) -> ErrorRule:
     """Return the rule that an entry of the file or a row of the table holds. Both have the same columns."""
-    return _rule(**{column: getattr(row, column) for column in MATCHED_COLUMNS})
-
-
-@lru_cache(maxsize=1024)  # the table is read every few seconds, and its rules rarely change
-def _rule(
-    platform: str, match: str, text: str, outcome: str, code: str, is_guarded: bool, retry_base_seconds: int
-) -> ErrorRule:
     return ErrorRule(
-        code=code,
-        outcome=Outcome(outcome),
-        text=text.casefold(),
-        match=Match(match),
-        token_type=TOKEN_TYPES.get(platform),
-        is_guarded=is_guarded,
-        retry_base_seconds=float(retry_base_seconds),
+        code=row.code,
+        outcome=Outcome(row.outcome),
+        text=row.text.casefold(),
+        match=Match(row.match),
+        token_type=TOKEN_TYPES.get(row.platform),
+        is_guarded=row.is_guarded,
+        retry_base_seconds=float(row.retry_base_seconds),
     )
 
 

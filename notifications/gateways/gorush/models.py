@@ -21,7 +21,6 @@ from django.db.models import F
 from kit.processes.once import once
 from notifications.gateways.gorush.errors import (
     ANY_PLATFORM,
-    MATCHED_COLUMNS,
     NAMES,
     ErrorRule,
     Match,
@@ -139,7 +138,7 @@ Rules = tuple[ErrorRule, ...]
 
 def load_rules() -> Rules:
     """Return the rules of the table, read in one query, or those of the file while the table is empty."""
-    rows = list(GatewayErrorRule.objects.order_by("position", "pk").only("is_enabled", *MATCHED_COLUMNS))
+    rows = list(GatewayErrorRule.objects.order_by("position", "pk"))
     return tuple(rule_of(row) for row in rows if row.is_enabled) if rows else shipped_rules()
 
 

@@ -6,6 +6,7 @@ an entry means that Apple or Google took the push (gorush.md, 1.5 and 3.7).
 
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,7 +28,7 @@ DEEP_LINKS: dict[int, str] = {
     NotificationType.CONTACT_REQUEST: "status-app://contact-requests",
 }
 OTHER_DEEP_LINK = "status-app://ac"
-# The limit of Apple and Google, as they count it (gorush.md, 3.7).
+# The limit of Apple, for the whole payload, and of Google, which counts keys and values of the data (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
 NO_CIPHERTEXT = "0x"
 # A number of no platform in gorush: it takes such a notification, checks it and silently drops it (gorush.md, 1.6).
@@ -108,10 +109,7 @@ def _address_firebase(notification: dict[str, Any], push: Push) -> None:
 # own. Anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
 # only the app decides what to show.
 
-# The limits of Apple, for the whole payload, and of Google, for keys and values of the data.
-MAX_APPLE_BYTES = 4096
 MAX_CALL_BYTES = 5120
-MAX_FIREBASE_BYTES = 4096
 CALL_TOPIC_SUFFIX = ".voip"
 CALL_TTL = "30s"
 
@@ -201,8 +199,8 @@ def _environment(address: DeviceAddress) -> dict[str, bool]:
 def _is_within_limit(notification: Mapping[str, Any]) -> bool:
     if notification["platform"] == NUMBERS[TokenType.APN]:
         is_call = notification["push_type"] == "voip"
-        return apple_size_bytes(notification) <= (MAX_CALL_BYTES if is_call else MAX_APPLE_BYTES)
-    return firebase_size_bytes(notification) <= MAX_FIREBASE_BYTES
+        return apple_size_bytes(notification) <= (MAX_CALL_BYTES if is_call else MAX_PAYLOAD_BYTES)
+    return firebase_size_bytes(notification) <= MAX_PAYLOAD_BYTES
 
 
 def apple_size_bytes(notification: Mapping[str, Any]) -> int:
@@ -279,11 +277,6 @@ def device_token(push: Push) -> str:
 
 # Answers --------------------------------------------------------------------------------------------------------------
 
-HTTP_OK = 200
-HTTP_BAD_REQUEST = 400
-HTTP_TOO_MANY_REQUESTS = 429
-HTTP_SERVER_ERROR = 500
-HTTP_GATEWAY_TIMEOUT = 504
 MAX_RETRY_AFTER_SECONDS = 3600.0
 MASK = "*"  # what gorush writes in place of parts of a token
 NOT_UNDERSTOOD = Result(Outcome.AMBIGUOUS, "not_understood")
@@ -296,7 +289,7 @@ def read_response(status: int, body: bytes, push: Push, rules: Sequence[ErrorRul
     An answer of gorush's own form without an entry about this push is a success, whatever its ``counts``: another
     attempt would double the push. No other answer is read as success, because the push may not have reached a gorush.
     """
-    if status != HTTP_OK:
+    if status != HTTPStatus.OK:
         return _read_status(status, body, retry_after)
     try:
         answer = orjson.loads(body)
@@ -319,11 +312,11 @@ def read_dry_run(result: Result) -> Result:
 
 def _read_status(status: int, body: bytes, retry_after: str) -> Result:
     code = f"http_{status}"
-    if status == HTTP_BAD_REQUEST and _is_of_gorush(body):
+    if status == HTTPStatus.BAD_REQUEST and _is_of_gorush(body):
         return Result(Outcome.PAYLOAD, code)
-    if status == HTTP_GATEWAY_TIMEOUT:  # a proxy sent it: gorush has the push and may be sending it
+    if status == HTTPStatus.GATEWAY_TIMEOUT:  # a proxy sent it: gorush has the push and may be sending it
         return Result(Outcome.AMBIGUOUS, code)
-    if status == HTTP_TOO_MANY_REQUESTS or status >= HTTP_SERVER_ERROR:
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # A 500 means that the queue was full. The request has one notification, so nothing of it was sent.
         return Result(Outcome.TRANSIENT, code, retry_after_seconds=_seconds(retry_after))
     return Result(Outcome.CONFIG, code)
@@ -338,7 +331,7 @@ def _is_of_gorush(body: bytes) -> bool:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(answer, dict) and answer.get("code") == HTTP_BAD_REQUEST
+    return isinstance(answer, dict) and answer.get("code") == HTTPStatus.BAD_REQUEST
 
 
 def _seconds(retry_after: str) -> float:

@@ -10,7 +10,6 @@ import pytest
 
 from notifications.gateways.gorush.push_api import (
     FAULTS,
-    MAX_APPLE_BYTES,
     MAX_CALL_BYTES,
     MAX_PAYLOAD_BYTES,
     TEXTS,
@@ -224,7 +223,7 @@ def test_a_call_without_a_token_for_calls_or_whose_payload_was_dropped_is_an_ale
 
 @pytest.mark.requirement("XB18", "X18")
 @pytest.mark.parametrize("grade", Grade)
-@pytest.mark.parametrize(("channel", "limit"), [(TO_APPLE, MAX_APPLE_BYTES), (TO_GOOGLE, 4096)])
+@pytest.mark.parametrize(("channel", "limit"), [(TO_APPLE, MAX_PAYLOAD_BYTES), (TO_GOOGLE, 4096)])
 def test_the_largest_payload_of_mod_push2_fits_and_beyond_the_budget_the_device_is_woken_with_a_marker(
     channel: ChannelKey, grade: Grade, limit: int
 ) -> None:
