@@ -24,7 +24,7 @@ from kit.db.partitions import day_of
 from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
-from notifications.models import Channel, Halt, Notification
+from notifications.models import Channel, Halt, Notification, Queue
 from notifications.rules.deadlines import HAS_EXPIRED
 from notifications.rules.transitions import ending
 
@@ -230,20 +230,14 @@ def _is_older(at: datetime | None, than: datetime) -> bool:
     return at is None or at <= than
 
 
-# Nobody waits for the row of a queue. Another session that has it locked may be noting a delivery, too.
-_NOTE_DELIVERY = """
-    UPDATE notifications_queue SET delivered_at = %(now)s WHERE id = ANY (ARRAY(
-        SELECT id FROM notifications_queue WHERE id = ANY (%(ids)b::integer[]) FOR NO KEY UPDATE SKIP LOCKED
-    ))
-"""
-
-
 def note_delivery(keys: Iterable[QueueKey], known: Queues, *, now: datetime) -> None:
     """Write the time of a delivery from these queues, unless a recent one of its gateway and platform is stored."""
     by_platform = {key[:2]: known.id_of(key) for key in sorted(keys, key=known.id_of)}
     stale = [pk for at, pk in by_platform.items() if _is_older(known.delivered_at(*at), now - DELIVERY_NOTED_EVERY)]
     if any(stale):
-        write(_NOTE_DELIVERY, {"ids": stale, "now": now})
+        # Nobody waits for the row of a queue. Another session that has it locked may be noting a delivery, too.
+        free = Queue.objects.select_for_update(skip_locked=True, no_key=True).filter(pk__in=stale)
+        Queue.objects.filter(pk__in=free.values("pk")).update(delivered_at=now)
 
 
 _CLOSE_EXPIRED: LiteralString = ending(
