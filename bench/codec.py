@@ -23,10 +23,9 @@ from bench.running.tables import show
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
 from waku_bridge.codec import envelope
-from waku_bridge.codec.crypto.ecies import OVERHEAD_BYTES
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import DecryptionKey, Identity, Reply
-from waku_bridge.codec.keys import shake256
+from waku_bridge.codec.bodies import PlainBody
+from waku_bridge.codec.keys import DecryptionKey, Identity, shake256, sign_grant
+from waku_bridge.codec.sealing import ECIES_OVERHEAD_BYTES
 from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse, WakuMessage
 
 ROUNDS, MESSAGES_PER_ROUND = 30, 100
@@ -84,11 +83,11 @@ def _microseconds(work: Callable[[], object]) -> float:
 
 def _cases() -> list[Case]:
     request = PushRequest(b"\4" * 32, (NOTIFICATION,))
-    sealed: dict[str, Any] = {"server": SERVER.pub33, **STAMP}
-    encode_request = partial(envelope.encode_request, request, signer=SENDER, **sealed)
+    sealed: dict[str, Any] = {"recipient": SERVER.pub33, **STAMP}
+    encode_request = partial(envelope.encode, request, signer=SENDER, **sealed)
     asked = encode_request().message
-    registration = envelope.encode_registration(REGISTRATION, identity=CLIENT, **sealed)
-    query = envelope.encode_query(Query((CLIENT.key_hash,)), signer=SENDER, topic_key=TOPIC_KEY, **STAMP)
+    registration = envelope.encode(REGISTRATION, signer=CLIENT, **sealed)
+    query = envelope.encode(Query((CLIENT.key_hash,)), signer=SENDER, topic_key=TOPIC_KEY, **STAMP)
     return [
         _decoding("decode request", asked, SERVER, _open_request),
         _decoding("decode registration", registration.message, SERVER, _open_registration),
@@ -96,7 +95,7 @@ def _cases() -> list[Case]:
         _replying("encode response", PushResponse(b"\4" * 32, (Report(CLIENT.key_hash, UUID, success=True),))),
         _replying("encode registration response", RegistrationResponse(HASH, success=True)),
         _replying("encode query response", QueryResponse(b"\4" * 32, success=True, info=(INFO,))),
-        Case("encode request", encode_request, partial(_seal_signed, len(asked.payload) - OVERHEAD_BYTES)),
+        Case("encode request", encode_request, partial(_seal_signed, len(asked.payload) - ECIES_OVERHEAD_BYTES)),
     ]
 
 
@@ -105,9 +104,9 @@ def _decoding(name: str, message: WakuMessage, key: DecryptionKey, floor: Callab
     return Case(name, work, partial(floor, message.payload))
 
 
-def _replying(name: str, body: Reply) -> Case:
-    encode = partial(envelope.encode_reply, body, identity=SERVER, recipient=SENDER.pub33, **STAMP)
-    return Case(name, encode, partial(_seal_signed, len(encode().payload) - OVERHEAD_BYTES))
+def _replying(name: str, body: PlainBody) -> Case:
+    encode = partial(envelope.encode, body, signer=SERVER, recipient=SENDER.pub33, **STAMP)
+    return Case(name, encode, partial(_seal_signed, len(encode().message.payload) - ECIES_OVERHEAD_BYTES))
 
 
 def _recover(times: int = 1) -> None:

@@ -107,6 +107,7 @@ class ContactCodeAdvertisement:
     info: tuple[QueryInfo, ...] = field(default=(), repr=False)
 
 
+ReplyBody = RegistrationResponse | QueryResponse | PushResponse  # what a server answers
 Body = (
     Registration | RegistrationResponse | Query | QueryResponse | PushRequest | PushResponse | ContactCodeAdvertisement
 )

@@ -10,9 +10,8 @@ from coincurve import PrivateKey
 from bench.running.servers import SERVER_KEY
 from notifications.messages import NotificationType, PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_registration, encode_request
-from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.envelope import encode
+from waku_bridge.codec.keys import Identity, sign_grant
 from waku_bridge.messages import WakuMessage
 
 SERVER = PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()
@@ -38,7 +37,7 @@ class Phones:
     def request(self, number: int) -> WakuMessage:
         """Return a request to notify one phone about a message of its own."""
         asked = PushRequest(os.urandom(32), (self._registered[number % len(self._registered)],))
-        return encode_request(asked, signer=self._sender, **_sealed()).message
+        return encode(asked, signer=self._sender, **_sealed()).message
 
     def _register(self) -> WakuMessage:
         client, installation_id, access_token = Identity(PrivateKey(os.urandom(32))), str(uuid4()), str(uuid4())
@@ -51,8 +50,8 @@ class Phones:
         }
         address = (installation_id, 1, TokenType.FIREBASE, self._tokens[-1])
         registration = RegistrationMessage(*address, **allowed, enabled=True)
-        return encode_registration(registration, identity=client, **_sealed()).message
+        return encode(registration, signer=client, **_sealed()).message
 
 
 def _sealed() -> dict[str, Any]:
-    return {"server": SERVER, "timestamp_ns": time.time_ns(), "random_bytes": os.urandom}
+    return {"recipient": SERVER, "timestamp_ns": time.time_ns(), "random_bytes": os.urandom}

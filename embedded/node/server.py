@@ -17,7 +17,7 @@ from embedded.dev_server import add_faults, cut, json_reply
 from embedded.node.node import NODE, Node, Settings
 from embedded.node.store import QueryRefusedError
 from embedded.node.wire import InvalidRequestError, is_static_shard, message_fields, read_message, read_query, write_enr
-from waku_bridge.codec.waku_message import serialize
+from waku_bridge.codec.topics import serialize
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 ACCEPTED_TYPES = ("application/json", "text/plain")

@@ -19,7 +19,7 @@ from kit.figures import distribution
 from kit.http.connections import Connections
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
-from waku_bridge.codec.envelope import encode_reply
+from waku_bridge.codec.envelope import encode
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import NodeError
 from waku_bridge.node.dialect import StoreEntry, StorePage, to_json
@@ -179,9 +179,8 @@ class Store:
 
 def answer(message_id, recipient):
     response = PushResponse(message_id, (Report(bytes(64), "phone", success=True),))
-    return encode_reply(
-        response, identity=new_identity(os.urandom), recipient=recipient.pub33, timestamp_ns=1, random_bytes=os.urandom
-    )
+    sealed = {"recipient": recipient.pub33, "timestamp_ns": 1, "random_bytes": os.urandom}
+    return encode(response, signer=new_identity(os.urandom), **sealed).message
 
 
 def test_answers_to_other_senders_on_the_same_topic_do_not_count_for_the_load():

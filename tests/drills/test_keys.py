@@ -48,8 +48,7 @@ from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from waku_bridge import identity
 from waku_bridge.client.core import new_identity
-from waku_bridge.codec.crypto.grants import sign_grant, verify_grant
-from waku_bridge.codec.keys import Identity, chat_key
+from waku_bridge.codec.keys import Identity, chat_key, sign_grant, verify_grant
 from waku_bridge.console.canary.links import _next_server
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import (

@@ -17,8 +17,8 @@ from kit.http.connections import Answer
 from notifications.gateways.gorush.errors import shipped_rules
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
-from waku_bridge.codec import bodies, envelope, frame, metadata, waku_message
-from waku_bridge.codec.crypto import access_tokens, ecies, symmetric
+from waku_bridge.client import access_tokens
+from waku_bridge.codec import bodies, envelope, metadata, sealing
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
 from waku_bridge.messages import MessageType, WakuMessage
@@ -36,13 +36,12 @@ KINDS = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGIS
 CODEC: tuple[Callable[[bytes], Any], ...] = (
     bodies.parse_registration,
     *(partial(bodies.parse, each) for each in KINDS[1:]),
-    frame.parse,
+    sealing.parse_frame,
     metadata.parse,
-    waku_message.parse,
     parse_public_key,
     lambda data: recover(data, b"signed"),
-    lambda data: ecies.unseal(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
-    lambda data: symmetric.unseal_frame(data, TOPIC_KEY),
+    lambda data: sealing.unseal_to_key(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
+    lambda data: sealing.unseal_on_topic(data, TOPIC_KEY),
     lambda data: envelope.decode(data, [SERVER, TOPIC_KEY], SERVER),
     lambda data: parse_chat_key(data.decode(errors="replace")),
     lambda data: access_tokens.find_access_token([data], SERVER.private_key, SERVER.pub33),

@@ -23,10 +23,9 @@ from registrations.messages import RegistrationMessage, TokenType
 from tests.rig.delivering import Process
 from tests.rig.rows import firebase_token
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import decode, encode_payload, encode_query, encode_registration, encode_request
+from waku_bridge.codec.envelope import decode, encode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
-from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.keys import Identity, sign_grant
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
 from waku_bridge.inbox import inbox, pending_keys
@@ -70,13 +69,13 @@ def registration(
         enabled=True,
     )
     message = replace(message, **fields)
-    return encode_registration(message, identity=identity, server=server.pub33, **_now() | now).message
+    return encode(message, signer=identity, recipient=server.pub33, **_now() | now).message
 
 
 def query(*hashes: bytes, signer: Identity = EPHEMERAL, **now: Any) -> WakuMessage:
     """Return a query for users, on the topic of the first."""
     hashes = hashes or (CLIENT.key_hash,)
-    return encode_query(Query(hashes), signer=signer, topic_key=_topic_key(hashes[0]), **_now() | now).message
+    return encode(Query(hashes), signer=signer, topic_key=_topic_key(hashes[0]), **_now() | now).message
 
 
 @cache
@@ -97,7 +96,7 @@ def request(
 ) -> WakuMessage:
     """Return a request to notify about a message."""
     server = server or server_identity()
-    return encode_request(PushRequest(message_id, pushes), signer=signer, server=server.pub33, **_now() | now).message
+    return encode(PushRequest(message_id, pushes), signer=signer, recipient=server.pub33, **_now() | now).message
 
 
 def _now() -> dict[str, Any]:

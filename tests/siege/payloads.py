@@ -10,9 +10,8 @@ from coincurve import PrivateKey
 from notifications.messages import PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_payload, encode_query, encode_registration, encode_request
-from waku_bridge.codec.keys import Identity
+from waku_bridge.codec.envelope import encode, encode_payload
+from waku_bridge.codec.keys import Identity, sign_grant
 from waku_bridge.messages import MessageType, Query, WakuMessage
 
 APP = "im.status.ethereum"
@@ -99,11 +98,11 @@ class Payloads:
         )
         if len(self._own) < 500:
             self._own.append(Phone(identity.key_hash, installation_id, access_token))
-        return encode_registration(message, identity=identity, server=self._server, **UNDATED).message
+        return encode(message, signer=identity, recipient=self._server, **UNDATED).message
 
     def _tombstone(self) -> WakuMessage:
         message = RegistrationMessage(self._uuid(), version=2**63, unregister=True)
-        return encode_registration(message, identity=self._somebody(), server=self._server, **UNDATED).message
+        return encode(message, signer=self._somebody(), recipient=self._server, **UNDATED).message
 
     def _fill(self) -> WakuMessage:
         return self._ask([self._random.choice(self._own) for _ in range(MAX_NOTIFICATIONS)])
@@ -117,11 +116,11 @@ class Payloads:
     def _ask(self, phones: Sequence[Phone]) -> WakuMessage:
         pushes = tuple(PushNotification(*phone, 1, b"chat", os.urandom(64), b"hostile") for phone in phones)
         request = PushRequest(os.urandom(32), pushes)
-        return encode_request(request, signer=self._somebody(), server=self._server, **UNDATED).message
+        return encode(request, signer=self._somebody(), recipient=self._server, **UNDATED).message
 
     def _query(self) -> WakuMessage:
         key_hash, key = self._random.choice(list(self._topic_keys.items()))
-        return encode_query(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
+        return encode(Query((key_hash,)), signer=self._somebody(), topic_key=key, **UNDATED).message
 
     def _exceed_limits(self) -> WakuMessage:
         """Return a contact code with thousands of entries. An entry has two bytes, and costs its reader an object."""

@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from registrations.messages import QueryInfo, is_uuid
+from waku_bridge.client.access_tokens import find_access_token
 from waku_bridge.client.events import Destination, Reason
-from waku_bridge.codec.crypto.access_tokens import find_access_token
-from waku_bridge.codec.crypto.grants import verify_grant
 from waku_bridge.codec.errors import BadPublicKey
-from waku_bridge.codec.keys import Identity, key_hash, parse_public_key
+from waku_bridge.codec.keys import Identity, key_hash, parse_public_key, verify_grant
 
 
 def verify_info(info: QueryInfo, client: bytes, server: bytes, opener: Identity) -> Destination | Reason:

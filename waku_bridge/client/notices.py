@@ -17,7 +17,7 @@ from hashlib import sha256
 from notifications.messages import NotificationType, PushNotification, PushRequest, ReportError
 from waku_bridge.client.core import RESENDING
 from waku_bridge.client.events import Destination, Notified, Outcome, Settled
-from waku_bridge.codec.envelope import Encoded, encode_request
+from waku_bridge.codec.envelope import Encoded, encode
 from waku_bridge.codec.keys import Identity, RandomBytes, author_hash
 
 MAX_DEVICES = 3
@@ -68,10 +68,10 @@ def ask_to_push(
         )
         for destination in destinations
     )
-    return encode_request(
+    return encode(
         PushRequest(message_id, notifications),
         signer=signer,
-        server=destinations[0].server,
+        recipient=destinations[0].server,
         timestamp_ns=timestamp_ns,
         random_bytes=random_bytes,
     )

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from registrations.messages import QueryInfo, RegistrationMessage
+from waku_bridge.client.access_tokens import seal_access_token
 from waku_bridge.client.core import REGISTRATION, SECOND_NS, Core, Opened, Schedule, Subscriptions, topic_key
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Reason, Refused, Step
 from waku_bridge.client.state import Address, Preferences, RegistrationState, ServerState, Standing, new_uuid
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.access_tokens import seal_access_token
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import encode_advertisement, encode_registration
-from waku_bridge.codec.keys import Identity, RandomBytes
+from waku_bridge.codec.envelope import encode
+from waku_bridge.codec.keys import Identity, RandomBytes, sign_grant
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse
 
 ADVERTISE_EVERY_NS = 6 * 3600 * SECOND_NS
@@ -208,10 +207,10 @@ class RegisteringClient(Core):
             registration = replace(current, grant=grant)
         else:
             registration = RegistrationMessage(self.state.installation_id, self.state.version, unregister=True)
-        encoded = encode_registration(
+        encoded = encode(
             registration,
-            identity=self.identity,
-            server=slot.server,
+            signer=self.identity,
+            recipient=slot.server,
             timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         )
@@ -232,8 +231,8 @@ class RegisteringClient(Core):
         if code is None:
             return
         key = topic_key(topics.contact_code_name(self.identity.pub33))
-        encoded = encode_advertisement(
-            code, identity=self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes
+        encoded = encode(
+            code, signer=self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes
         )
         step.messages.append(encoded.message)
         step.events.append(Advertised(self.state.version, tuple(info.server_public_key for info in code.info)))

@@ -18,7 +18,7 @@ from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import Destination, Event, Learned, LookedUp, Notified, Reason, Step
 from waku_bridge.client.notices import Device, Notice, Phase, ask_to_push, content_of, one_to_one
 from waku_bridge.codec import topics
-from waku_bridge.codec.envelope import encode_query
+from waku_bridge.codec.envelope import encode
 from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes, key_hash
 from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, Query, QueryResponse, WakuMessage
 
@@ -326,7 +326,7 @@ class SendingClient(Core):
     def _query(self, client: bytes, now_ns: int, step: Step) -> None:
         """Start a query. The first one for a client costs 15 ms of CPU time."""
         key = new_identity(self._random_bytes)
-        encoded = encode_query(
+        encoded = encode(
             Query((key_hash(client),)),
             signer=key,
             topic_key=topic_key(topics.query_name(key_hash(client))),

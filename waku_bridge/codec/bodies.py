@@ -1,17 +1,19 @@
-"""The seven inner messages, from bytes to dataclasses and back. Protobuf objects do not leave this module.
+"""The seven inner messages, from bytes to dataclasses and back, and the limits of their size.
 
-Reading and writing stand side by side for every message. Strings that are not UTF-8 make the whole message malformed.
-Unknown fields are skipped, and unknown enum values are kept as numbers, as proto3 requires.
+Strings that are not UTF-8 make the whole message malformed. Unknown fields are skipped, and unknown enum values are
+kept as numbers, as proto3 requires. status-go has no limits. They cost an honest client nothing, and they keep one
+message from occupying a worker, the database or, through query answers, the network.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from notifications.messages import PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
-from waku_bridge.codec import limits
 from waku_bridge.codec.errors import MalformedBody, TooLarge
 from waku_bridge.codec.pb import push_notifications_pb2 as pb
 from waku_bridge.messages import (
@@ -22,6 +24,92 @@ from waku_bridge.messages import (
     QueryResponse,
     RegistrationResponse,
 )
+
+# Encrypted payload of a WakuMessage: the limit of status-go's relay. nwaku forwards 150 KiB.
+MAX_PAYLOAD_BYTES = 1024 * 1024
+# Decrypted registration, query or request: nwaku's 150 KiB less a reserve for the wrapping.
+MAX_BODY_BYTES = 128 * 1024
+# Encrypted payload that a server stores: the largest body and its wrapping.
+MAX_ENVELOPE_BYTES = MAX_BODY_BYTES + 4 * 1024
+# Entries of each list of a registration. One is 64 bytes, and every query answer repeats the list of allowed keys.
+MAX_LIST_ENTRIES = 2000
+# Each text of a registration, in UTF-8. Tokens of Apple and Firebase have 64 to some 200 characters today.
+MAX_TOKEN_BYTES = 4 * 1024
+# Key hashes in one query. status-go asks for one at a time.
+MAX_QUERY_KEYS = 100
+# Notifications in one request: as many as a gateway takes in one call by default. status-go sends one per device.
+MAX_NOTIFICATIONS = 100
+# Key hash in a request. A longer one belongs to nobody, and would not fit the index.
+MAX_KEY_HASH_BYTES = 64
+# Installation id and message id in a request. Both are stored and answered. Honest ones have 36 and 32 bytes.
+MAX_ID_BYTES = 256
+# Fields that a message with a list may have beside its entries: the known ones, and some of a later version.
+OTHER_FIELDS = 16
+
+# Bodies that travel in clear inside the signed message: all but the registration.
+PlainBody = RegistrationResponse | Query | QueryResponse | PushRequest | PushResponse | ContactCodeAdvertisement
+OutgoingBody = RegistrationMessage | PlainBody
+
+
+def parse(message_type: MessageType, payload: bytes) -> PlainBody:
+    """Read the payload of an ApplicationMetadataMessage of any type but REGISTRATION.
+
+    Raises MalformedBody or TooLarge.
+    """
+    return _parse(message_type, payload)  # type: ignore[no-any-return]  # the class follows from the type
+
+
+def parse_registration(content: bytes) -> RegistrationMessage:
+    """Read a decrypted registration. Raises MalformedBody or TooLarge."""
+    return _parse(MessageType.REGISTRATION, content)  # type: ignore[no-any-return]
+
+
+def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
+    """Return the message type of a body, and its bytes with the fields in ascending order.
+
+    A query without keys becomes empty bytes, which no receiver dispatches.
+    """
+    message_type = _TYPES[type(body)]
+    return message_type, _BODIES[message_type].shape.write(body).SerializeToString()
+
+
+def _parse(message_type: MessageType, payload: bytes) -> Any:
+    shape, max_bytes, max_entries = _BODIES[message_type]
+    if len(payload) > max_bytes or (max_entries and has_more_fields(payload, max_entries + OTHER_FIELDS)):
+        raise TooLarge
+    try:
+        message = shape.wire.FromString(payload)
+    except DecodeError as error:
+        raise MalformedBody from error
+    if _is_over_limit(message):
+        raise TooLarge
+    return shape.read(message)
+
+
+def _is_over_limit(message: Message) -> bool:
+    """Return whether a text or a list is over its limit. It is not copied into objects of ours then."""
+    match message:
+        case pb.PushNotificationRequest():
+            is_id_too_long = len(message.message_id) > MAX_ID_BYTES
+            is_too_long = is_id_too_long or len(message.requests) > MAX_NOTIFICATIONS
+            return is_too_long or any(map(_has_long_name, message.requests))
+        case pb.PushNotificationQuery():
+            return len(message.public_keys) > MAX_QUERY_KEYS
+        case pb.PushNotificationRegistration():
+            texts, lists = _REGISTRATION_TEXTS(message), _REGISTRATION_LISTS(message)
+            is_text_too_long = any(len(text.encode()) > MAX_TOKEN_BYTES for text in texts)
+            return is_text_too_long or any(len(entries) > MAX_LIST_ENTRIES for entries in lists)
+    return False
+
+
+_REGISTRATION_TEXTS = attrgetter("installation_id", "device_token", "apn_topic", "access_token")
+_REGISTRATION_LISTS = attrgetter(
+    "allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_mentions_chat_list"
+)
+
+
+def _has_long_name(item: pb.PushNotification) -> bool:
+    return len(item.public_key) > MAX_KEY_HASH_BYTES or len(item.installation_id.encode()) > MAX_ID_BYTES
 
 
 def has_more_fields(data: bytes, limit: int) -> bool:
@@ -75,265 +163,82 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value | byte << shift, at + 1
 
 
-PlainBody = RegistrationResponse | Query | QueryResponse | PushRequest | PushResponse | ContactCodeAdvertisement
-"""Bodies that travel in clear inside the signed message: all but the registration."""
+class _Shape:
+    """A dataclass and its protobuf class, which are copied field by field.
 
-OutgoingBody = RegistrationMessage | PlainBody
-
-# Fields that a message with a list may have beside its entries: the known ones, and some of a later version.
-OTHER_FIELDS = 16
-
-_M = TypeVar("_M", bound=Message)
-
-
-def parse(message_type: MessageType, payload: bytes) -> PlainBody:
-    """Read the payload of an ApplicationMetadataMessage of any type but REGISTRATION.
-
-    Raises MalformedBody or TooLarge.
+    Fields are on the wire under their own names, unless ``renamed`` has another one. ``entries`` has the shapes of the
+    messages in lists. Fields that the wire does not have are left out.
     """
-    return _PARSERS[message_type](payload)
+
+    def __init__(
+        self,
+        plain: type[Any],
+        wire: type[Message],
+        renamed: Mapping[str, str] | None = None,
+        **entries: "_Shape",
+    ) -> None:
+        self.plain, self.wire = plain, wire
+        on_wire = wire.DESCRIPTOR.fields_by_name
+        renaming = ((each.name, (renamed or {}).get(each.name, each.name)) for each in fields(plain))
+        names = {name: wire_name for name, wire_name in renaming if wire_name in on_wire}
+        self._wire_names = list(names.values())
+        self._of_wire, self._of_plain = _getter(self._wire_names), _getter(list(names))
+        numbered = enumerate(names.items())
+        self._lists = [(i, entries.get(name)) for i, (name, wire_name) in numbered if on_wire[wire_name].is_repeated]
+
+    def read(self, message: Any) -> Any:
+        """Return the dataclass with the values of a message."""
+        values = self._of_wire(message)
+        if self._lists:
+            values = list(values)
+            for index, shape in self._lists:
+                values[index] = tuple(map(shape.read, values[index]) if shape else values[index])
+        return self.plain(*values)
+
+    def write(self, body: Any) -> Message:
+        """Return the message with the values of a dataclass."""
+        values = list(self._of_plain(body))
+        for index, shape in self._lists:
+            if shape:
+                values[index] = list(map(shape.write, values[index]))
+        return self.wire(**dict(zip(self._wire_names, values, strict=True)))
 
 
-def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
-    """Return the message type of a body, and its bytes with the fields in ascending order.
-
-    A query without keys becomes empty bytes, which no receiver dispatches.
-    """
-    message_type, build = _BUILDERS[type(body)]
-    return message_type, build(body).SerializeToString()
+def _getter(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
+    """Return a function that returns the values of these attributes, also a single one in a sequence."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda source: [get(source)]
 
 
-def parse_registration(content: bytes) -> RegistrationMessage:
-    """Read a decrypted registration.
-
-    Raises MalformedBody or TooLarge.
-    """
-    message = _parse(pb.PushNotificationRegistration, content, limits.MAX_BODY_BYTES)
-    _check_limits(message)
-    return RegistrationMessage(
-        installation_id=message.installation_id,
-        version=message.version,
-        token_type=message.token_type,
-        device_token=message.device_token,
-        app_topic=message.apn_topic,
-        access_token=message.access_token,
-        grant=message.grant,
-        enabled=message.enabled,
-        unregister=message.unregister,
-        allow_from_contacts_only=message.allow_from_contacts_only,
-        block_mentions=message.block_mentions,
-        allowed_key_list=tuple(message.allowed_key_list),
-        blocked_chat_list=tuple(message.blocked_chat_list),
-        muted_chat_list=tuple(message.muted_chat_list),
-        allowed_mentions_chat_list=tuple(message.allowed_mentions_chat_list),
-    )
+class _Body(NamedTuple):
+    shape: _Shape
+    max_bytes: int = MAX_PAYLOAD_BYTES
+    max_entries: int | None = None
 
 
-def _build_registration(registration: RegistrationMessage) -> pb.PushNotificationRegistration:
-    return pb.PushNotificationRegistration(
-        installation_id=registration.installation_id,
-        version=registration.version,
-        token_type=registration.token_type,  # type: ignore[arg-type]  # open enum
-        device_token=registration.device_token,
-        apn_topic=registration.app_topic,
-        access_token=registration.access_token,
-        grant=registration.grant,
-        enabled=registration.enabled,
-        unregister=registration.unregister,
-        allow_from_contacts_only=registration.allow_from_contacts_only,
-        block_mentions=registration.block_mentions,
-        allowed_key_list=registration.allowed_key_list,
-        blocked_chat_list=registration.blocked_chat_list,
-        muted_chat_list=registration.muted_chat_list,
-        allowed_mentions_chat_list=registration.allowed_mentions_chat_list,
-    )
-
-
-def _check_limits(registration: pb.PushNotificationRegistration) -> None:
-    """Raise TooLarge for texts and lists over their limits, before they are copied into objects of ours."""
-    texts = (
-        registration.installation_id,
-        registration.device_token,
-        registration.apn_topic,
-        registration.access_token,
-    )
-    lists = (
-        registration.allowed_key_list,
-        registration.blocked_chat_list,
-        registration.muted_chat_list,
-        registration.allowed_mentions_chat_list,
-    )
-    if any(len(text.encode()) > limits.MAX_TOKEN_BYTES for text in texts):
-        raise TooLarge
-    if any(len(entries) > limits.MAX_LIST_ENTRIES for entries in lists):
-        raise TooLarge
-
-
-def _parse_registration_response(payload: bytes) -> RegistrationResponse:
-    message = _parse(pb.PushNotificationRegistrationResponse, payload)
-    return RegistrationResponse(message.request_id, message.success, message.error)
-
-
-def _build_registration_response(response: RegistrationResponse) -> pb.PushNotificationRegistrationResponse:
-    return pb.PushNotificationRegistrationResponse(
-        request_id=response.request_id,
-        success=response.success,
-        error=response.error,  # type: ignore[arg-type]  # open enum
-    )
-
-
-def _parse_query(payload: bytes) -> Query:
-    message = _parse(pb.PushNotificationQuery, payload, limits.MAX_BODY_BYTES, max_fields=limits.MAX_QUERY_KEYS)
-    if len(message.public_keys) > limits.MAX_QUERY_KEYS:
-        raise TooLarge
-    return Query(tuple(message.public_keys))
-
-
-def _build_query(query: Query) -> pb.PushNotificationQuery:
-    return pb.PushNotificationQuery(public_keys=query.public_key_hashes)
-
-
-def _parse_query_response(payload: bytes) -> QueryResponse:
-    message = _parse(pb.PushNotificationQueryResponse, payload)
-    return QueryResponse(message.message_id, message.success, _parse_info(message.info))
-
-
-def _build_query_response(response: QueryResponse) -> pb.PushNotificationQueryResponse:
-    return pb.PushNotificationQueryResponse(
-        message_id=response.message_id, success=response.success, info=_build_info(response.info)
-    )
-
-
-def _parse_request(payload: bytes) -> PushRequest:
-    message = _parse(pb.PushNotificationRequest, payload, limits.MAX_BODY_BYTES, max_fields=limits.MAX_NOTIFICATIONS)
-    if len(message.requests) > limits.MAX_NOTIFICATIONS or len(message.message_id) > limits.MAX_ID_BYTES:
-        raise TooLarge
-    if any(_is_over_limit(item) for item in message.requests):
-        raise TooLarge
-    notifications = tuple(
-        PushNotification(
-            item.public_key,
-            item.installation_id,
-            item.access_token,
-            item.type,
-            item.chat_id,
-            item.author,
-            item.message,
-        )
-        for item in message.requests
-    )
-    return PushRequest(message.message_id, notifications)
-
-
-def _is_over_limit(item: pb.PushNotification) -> bool:
-    is_id_too_long = len(item.installation_id.encode()) > limits.MAX_ID_BYTES
-    return is_id_too_long or len(item.public_key) > limits.MAX_KEY_HASH_BYTES
-
-
-def _build_request(request: PushRequest) -> pb.PushNotificationRequest:
-    notifications = [
-        pb.PushNotification(
-            public_key=notification.public_key_hash,
-            installation_id=notification.installation_id,
-            access_token=notification.access_token,
-            type=notification.type,  # type: ignore[arg-type]  # open enum
-            chat_id=notification.chat_id,
-            author=notification.author,
-            message=notification.message,
-        )
-        for notification in request.notifications
-    ]
-    return pb.PushNotificationRequest(message_id=request.message_id, requests=notifications)
-
-
-def _parse_response(payload: bytes) -> PushResponse:
-    message = _parse(pb.PushNotificationResponse, payload)
-    reports = tuple(Report(item.public_key, item.installation_id, item.success, item.error) for item in message.reports)
-    return PushResponse(message.message_id, reports)
-
-
-def _build_response(response: PushResponse) -> pb.PushNotificationResponse:
-    reports = [
-        pb.PushNotificationReport(
-            public_key=report.public_key_hash,
-            installation_id=report.installation_id,
-            success=report.success,
-            error=report.error,  # type: ignore[arg-type]  # open enum
-        )
-        for report in response.reports
-    ]
-    return pb.PushNotificationResponse(message_id=response.message_id, reports=reports)
-
-
-def _parse_advertisement(payload: bytes) -> ContactCodeAdvertisement:
-    return ContactCodeAdvertisement(_parse_info(_parse(pb.ContactCodeAdvertisement, payload).push_notification_info))
-
-
-def _build_advertisement(advertisement: ContactCodeAdvertisement) -> pb.ContactCodeAdvertisement:
-    return pb.ContactCodeAdvertisement(push_notification_info=_build_info(advertisement.info))
-
-
-def _parse_info(messages: Iterable[pb.PushNotificationQueryInfo]) -> tuple[QueryInfo, ...]:
-    return tuple(
-        QueryInfo(
-            public_key_hash=message.public_key,
-            installation_id=message.installation_id,
-            version=message.version,
-            grant=message.grant,
-            access_token=message.access_token,
-            allowed_key_list=tuple(message.allowed_key_list),
-            server_public_key=message.server_public_key,
-        )
-        for message in messages
-    )
-
-
-def _build_info(infos: Iterable[QueryInfo]) -> list[pb.PushNotificationQueryInfo]:
-    return [
-        pb.PushNotificationQueryInfo(
-            public_key=info.public_key_hash,
-            installation_id=info.installation_id,
-            version=info.version,
-            grant=info.grant,
-            access_token=info.access_token,
-            allowed_key_list=info.allowed_key_list,
-            server_public_key=info.server_public_key,
-        )
-        for info in infos
-    ]
-
-
-def _parse(
-    message_class: type[_M], payload: bytes, limit: int = limits.MAX_PAYLOAD_BYTES, *, max_fields: int | None = None
-) -> _M:
-    """Parse a body.
-
-    Raises TooLarge before parsing when it has more bytes than ``limit`` or more entries than ``max_fields``, and
-    MalformedBody when it does not parse.
-    """
-    if len(payload) > limit or (max_fields is not None and has_more_fields(payload, max_fields + OTHER_FIELDS)):
-        raise TooLarge
-    try:
-        return message_class.FromString(payload)
-    except DecodeError as error:
-        raise MalformedBody from error
-
-
-_PARSERS: dict[MessageType, Callable[[bytes], PlainBody]] = {
-    MessageType.CONTACT_CODE_ADVERTISEMENT: _parse_advertisement,
-    MessageType.REGISTRATION_RESPONSE: _parse_registration_response,
-    MessageType.QUERY: _parse_query,
-    MessageType.QUERY_RESPONSE: _parse_query_response,
-    MessageType.REQUEST: _parse_request,
-    MessageType.RESPONSE: _parse_response,
+_KEY = {"public_key_hash": "public_key"}
+_INFO = _Shape(QueryInfo, pb.PushNotificationQueryInfo, _KEY)
+_REPORT = _Shape(Report, pb.PushNotificationReport, _KEY)
+_NOTIFICATION = _Shape(PushNotification, pb.PushNotification, _KEY)
+_ADVERTISED = {"info": "push_notification_info"}
+_QUERIED = {"public_key_hashes": "public_keys"}
+_REQUESTED = {"notifications": "requests"}
+_REGISTERED = {"app_topic": "apn_topic"}
+_BODIES = {
+    MessageType.CONTACT_CODE_ADVERTISEMENT: _Body(
+        _Shape(ContactCodeAdvertisement, pb.ContactCodeAdvertisement, _ADVERTISED, info=_INFO)
+    ),
+    MessageType.REGISTRATION: _Body(
+        _Shape(RegistrationMessage, pb.PushNotificationRegistration, _REGISTERED), MAX_BODY_BYTES
+    ),
+    MessageType.REGISTRATION_RESPONSE: _Body(_Shape(RegistrationResponse, pb.PushNotificationRegistrationResponse)),
+    MessageType.QUERY: _Body(_Shape(Query, pb.PushNotificationQuery, _QUERIED), MAX_BODY_BYTES, MAX_QUERY_KEYS),
+    MessageType.QUERY_RESPONSE: _Body(_Shape(QueryResponse, pb.PushNotificationQueryResponse, info=_INFO)),
+    MessageType.REQUEST: _Body(
+        _Shape(PushRequest, pb.PushNotificationRequest, _REQUESTED, notifications=_NOTIFICATION),
+        MAX_BODY_BYTES,
+        MAX_NOTIFICATIONS,
+    ),
+    MessageType.RESPONSE: _Body(_Shape(PushResponse, pb.PushNotificationResponse, reports=_REPORT)),
 }
-
-_BUILDERS: dict[type[OutgoingBody], tuple[MessageType, Callable[[Any], Message]]] = {
-    ContactCodeAdvertisement: (MessageType.CONTACT_CODE_ADVERTISEMENT, _build_advertisement),
-    RegistrationMessage: (MessageType.REGISTRATION, _build_registration),
-    RegistrationResponse: (MessageType.REGISTRATION_RESPONSE, _build_registration_response),
-    Query: (MessageType.QUERY, _build_query),
-    QueryResponse: (MessageType.QUERY_RESPONSE, _build_query_response),
-    PushRequest: (MessageType.REQUEST, _build_request),
-    PushResponse: (MessageType.RESPONSE, _build_response),
-}
+_TYPES = {body.shape.plain: message_type for message_type, body in _BODIES.items()}

@@ -1,22 +1,5 @@
 """Errors of the codec: the faults that a peer's bytes can have.
 
-CodecError
-├── NotDecryptable          not_decryptable
-├── BadFrame                bad_frame
-├── UnsignedFrame           unsigned_frame
-├── BadSignature            bad_signature
-├── MalformedMessage        malformed_message
-├── Segment                 segment
-├── UnknownType             unknown_type
-├── NotAccepted             not_for_servers
-├── UnsignedMessage         unsigned_message
-├── EmptyPayload            empty_payload
-├── BodyNotDecryptable      body_not_decryptable
-├── MalformedBody           malformed_body
-├── TooLarge                too_large
-├── BadPublicKey            bad_public_key
-└── MalformedWakuMessage    malformed_waku_message
-
 ``reason`` is stable: it is stored with an envelope and counted as a metric label. Neither ``reason`` nor the message of
 the exception ever contains bytes of the peer or of ours. Mistakes of the caller (a key of the wrong length, no
 recipient) are ValueErrors.
@@ -36,90 +19,56 @@ class CodecError(Exception):
 
 
 class NotDecryptable(CodecError):
-    """None of the keys opens the Waku payload: usually a message for somebody else on a shared content topic."""
-
-    reason = "not_decryptable"
+    reason = "not_decryptable"  # none of the keys opens it: usually a message for somebody else on a shared topic
 
 
 class BadFrame(CodecError):
-    """The decrypted v1 frame contradicts its own lengths."""
-
-    reason = "bad_frame"
+    reason = "bad_frame"  # the decrypted frame contradicts its own lengths
 
 
 class UnsignedFrame(CodecError):
-    """The v1 frame carries no signature; status-go drops such messages too."""
-
-    reason = "unsigned_frame"
+    reason = "unsigned_frame"  # status-go drops such messages, too
 
 
 class BadSignature(CodecError):
-    """No public key can be recovered: wrong length, recovery id above 3, or r and s out of range."""
-
-    reason = "bad_signature"
+    reason = "bad_signature"  # no key can be recovered: wrong length, recovery id above 3, or r and s out of range
 
 
 class MalformedMessage(CodecError):
-    """The data of the frame is no ApplicationMetadataMessage, wrapped or not."""
-
-    reason = "malformed_message"
+    reason = "malformed_message"  # the data of the frame is no ApplicationMetadataMessage, wrapped or not
 
 
 class Segment(CodecError):
-    """A piece of a message above 768 KiB. No push message needs one."""
-
-    reason = "segment"
+    reason = "segment"  # a piece of a message above 768 KiB; no push message needs one
 
 
 class UnknownType(CodecError):
-    """A Status message of a type that does not concern push notifications."""
-
-    reason = "unknown_type"
+    reason = "unknown_type"  # a Status message that does not concern push notifications
 
 
 class NotAccepted(CodecError):
-    """A push message of a type that the caller does not accept: a server takes only messages for servers."""
-
-    reason = "not_for_servers"
+    reason = "not_for_servers"  # a push message of a type that the caller does not accept
 
 
 class UnsignedMessage(CodecError):
-    """The ApplicationMetadataMessage carries no signature, so it has no author."""
-
-    reason = "unsigned_message"
+    reason = "unsigned_message"  # the ApplicationMetadataMessage has no author
 
 
 class EmptyPayload(CodecError):
-    """The ApplicationMetadataMessage has no payload. status-go dispatches nothing and answers nothing."""
-
-    reason = "empty_payload"
+    reason = "empty_payload"  # status-go dispatches no such message, and answers nothing
 
 
 class BodyNotDecryptable(CodecError):
-    """A registration or an access token that was not sealed with the shared key of its author and its reader."""
-
-    reason = "body_not_decryptable"
+    reason = "body_not_decryptable"  # not sealed with the shared key of its author and its reader
 
 
 class MalformedBody(CodecError):
-    """The inner message does not parse, or one of its strings is not UTF-8."""
-
-    reason = "malformed_body"
+    reason = "malformed_body"  # the inner message does not parse, or one of its strings is not UTF-8
 
 
 class TooLarge(CodecError):
-    """Over one of the limits in ``limits``."""
-
-    reason = "too_large"
+    reason = "too_large"  # over one of the limits in `bodies`
 
 
 class BadPublicKey(CodecError):
-    """Not a point of secp256k1 in one of the forms we read."""
-
-    reason = "bad_public_key"
-
-
-class MalformedWakuMessage(CodecError):
-    """Not the protobuf of 14/WAKU2-MESSAGE."""
-
-    reason = "malformed_waku_message"
+    reason = "bad_public_key"  # not a point of secp256k1 in one of the forms that we read

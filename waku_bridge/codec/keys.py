@@ -1,4 +1,4 @@
-"""secp256k1 keys: forms, hashes, signatures, shared secrets, and identities.
+"""secp256k1 keys: forms, hashes, signatures, grants, shared secrets, and identities.
 
 A public key travels compressed, as 33 bytes. There are two hashes of it with different inputs: the key hash, by which
 registrations are found, takes the 33 bytes, and the author hash takes the ASCII chat key.
@@ -34,6 +34,31 @@ def recover(signature: bytes, data: bytes) -> PublicKey:
         return PublicKey.from_signature_and_message(signature, keccak256(data), hasher=None)
     except ValueError as error:
         raise BadSignature from error
+
+
+def grant_material(client: bytes, server: bytes, access_token: str) -> bytes:
+    """Return the signed bytes of a grant: both compressed keys (33 bytes each) and the token's text exactly as sent.
+
+    A grant is a client's signature that authorises one server to give one access token to senders.
+    Source: status-go protocol/pushnotificationclient/client.go, protocol/pushnotificationserver/server.go.
+    """
+    return client + server + access_token.encode()
+
+
+def sign_grant(client: PrivateKey, server: bytes, access_token: str) -> bytes:
+    """Return the 65-byte grant for a server's compressed key. It is deterministic."""
+    return sign(grant_material(client.public_key.format(), server, access_token), client)
+
+
+def verify_grant(grant: bytes, *, client: bytes, server: bytes, access_token: str) -> bool:
+    """Return whether the client (33 bytes) granted this token to this server (33 bytes).
+
+    It never raises, and costs one recovery.
+    """
+    try:
+        return recover(grant, grant_material(client, server, access_token)).format() == client
+    except BadSignature:
+        return False
 
 
 # Randomness is an argument everywhere. Production code passes `os.urandom`.

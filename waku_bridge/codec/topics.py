@@ -1,4 +1,4 @@
-"""Topic names, their content topics, their symmetric keys, and the hash of a message (14/WAKU2-MESSAGE).
+"""Topic names, their content topics, their symmetric keys, and hash and bytes of a message (14/WAKU2-MESSAGE).
 
 A content topic is the hash of a topic name. The symmetric key of a public topic is derived from the name as a password.
 Source of the names: status-go protocol/transport/topic.go, wakuv2/common/topic.go, wakuv2/waku.go.
@@ -7,6 +7,7 @@ Source of the names: status-go protocol/transport/topic.go, wakuv2/common/topic.
 from hashlib import pbkdf2_hmac, sha256
 
 from waku_bridge.codec.keys import chat_key, keccak256
+from waku_bridge.codec.pb.waku_message_pb2 import WakuMessage as WakuMessageBytes
 from waku_bridge.messages import WakuMessage
 
 PREFIX, SUFFIX = "/waku/1/0x", "/rfc26"
@@ -84,3 +85,15 @@ def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
     timestamp = message.timestamp_ns.to_bytes(8, "big", signed=True)
     parts = (pubsub_topic.encode(), message.payload, message.content_topic.encode(), message.meta, timestamp)
     return sha256(b"".join(parts)).digest()
+
+
+def serialize(message: WakuMessage) -> bytes:
+    """Write a WakuMessage as status-go does: an empty ``meta`` and ``ephemeral=false`` are written out."""
+    return WakuMessageBytes(
+        payload=message.payload,
+        content_topic=message.content_topic,
+        version=message.version,
+        timestamp=message.timestamp_ns,
+        meta=message.meta,
+        ephemeral=message.ephemeral,
+    ).SerializeToString()

@@ -13,11 +13,17 @@ from kit.db.postgresql.base import Written
 from kit.db.statements import write
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
-from waku_bridge.codec.envelope import Reply as ReplyBody
-from waku_bridge.codec.envelope import encode_reply
+from waku_bridge.codec.envelope import encode
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import identity_of
-from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
+from waku_bridge.messages import (
+    MessageType,
+    PushResponse,
+    QueryResponse,
+    RegistrationResponse,
+    ReplyBody,
+    WakuMessage,
+)
 from waku_bridge.models import OutboundReply
 
 # Below nwaku's limit of 150 KiB for a message: the difference is for wrapping, padding and signatures.
@@ -186,13 +192,13 @@ def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, n
 
 def _seal(reply: Reply) -> Iterator[_Sealed]:
     for part, body in enumerate(islice(_split(reply.body), MAX_PARTS), reply.first_part):
-        message = encode_reply(
+        message = encode(
             body,
-            identity=identity_of(reply.sender),
+            signer=identity_of(reply.sender),
             recipient=reply.recipient,
             timestamp_ns=clock.now_ns(),
             random_bytes=os.urandom,
-        )
+        ).message
         message_type = MESSAGE_TYPES[type(body)]
         ends = reply.is_discarded, reply.needs_confirmation
         yield _Sealed(reply.envelope_hash, part, message_type, reply.pubsub_topic, message, *ends)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from kit.http.urls import host_of
-from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
+from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.node.dialect import from_json

@@ -13,10 +13,10 @@ from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.client.core import Core, new_identity, topic_key
 from waku_bridge.client.events import Event
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import Reply, decode, encode_reply
+from waku_bridge.codec.bodies import PlainBody
+from waku_bridge.codec.envelope import decode, encode
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import Identity, key_hash
+from waku_bridge.codec.keys import Identity, key_hash, sign_grant
 from waku_bridge.codec.tests.examples import NOW_NS, SERVER, repeatable
 from waku_bridge.messages import (
     Decoded,
@@ -48,7 +48,7 @@ class ModelServer:
     registration_errors: list[int] = field(default_factory=list)
     pushes: Counter = field(default_factory=Counter)
     received: list[Decoded] = field(default_factory=list)
-    answered: dict[bytes, list[Reply]] = field(default_factory=dict)
+    answered: dict[bytes, list[PlainBody]] = field(default_factory=dict)
 
     @property
     def key(self) -> bytes:
@@ -80,10 +80,10 @@ class ModelServer:
         except CodecError:
             return None
 
-    def seal(self, body: Reply, recipient: bytes, now_ns: int) -> WakuMessage:
-        return encode_reply(body, identity=self.identity, recipient=recipient, timestamp_ns=now_ns, random_bytes=RANDOM)
+    def seal(self, body: PlainBody, recipient: bytes, now_ns: int) -> WakuMessage:
+        return encode(body, signer=self.identity, recipient=recipient, timestamp_ns=now_ns, random_bytes=RANDOM).message
 
-    def _answer(self, decoded: Decoded) -> list[Reply]:
+    def _answer(self, decoded: Decoded) -> list[PlainBody]:
         match decoded.body:
             case Registration() as registration:
                 return [self._register(registration, decoded.author)]
@@ -179,6 +179,6 @@ class World:
                         self._carry(core, core.receive(answer, self.now_ns))
 
 
-def sealed(body: Reply, recipient: bytes, signer: Identity = SERVER) -> WakuMessage:
+def sealed(body: PlainBody, recipient: bytes, signer: Identity = SERVER) -> WakuMessage:
     """Return the answer of a server that has no reason to give it."""
     return ModelServer(signer).seal(body, recipient, NOW_NS)

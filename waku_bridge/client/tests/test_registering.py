@@ -11,6 +11,7 @@ import pytest
 
 from registrations.messages import TokenType
 from tests.rig.rows import apn_token
+from waku_bridge.client.access_tokens import find_access_token
 from waku_bridge.client.core import Schedule, new_identity
 from waku_bridge.client.events import Accepted, Advertised, GivenUp, Ignored, Reason, Refused
 from waku_bridge.client.registering import RegisteringClient
@@ -26,7 +27,6 @@ from waku_bridge.client.state import (
 )
 from waku_bridge.client.tests.model import BACKOFF, SECOND, ModelServer, World, sealed
 from waku_bridge.codec import topics
-from waku_bridge.codec.crypto.access_tokens import find_access_token
 from waku_bridge.codec.envelope import Identity, decode
 from waku_bridge.codec.keys import author_hash
 from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable, sent_payload

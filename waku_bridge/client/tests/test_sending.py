@@ -8,6 +8,7 @@ import pytest
 
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report, ReportError
 from registrations.messages import QueryInfo
+from waku_bridge.client.access_tokens import seal_access_token
 from waku_bridge.client.events import Destination, Event, Ignored, Learned, LookedUp, Outcome, Reason
 from waku_bridge.client.sending import LISTEN_SECONDS, MAX_INFOS, SendingClient
 from waku_bridge.client.tests.model import (
@@ -22,13 +23,11 @@ from waku_bridge.client.tests.model import (
     sealed,
     topic_key,
 )
-from waku_bridge.codec import frame, topics
-from waku_bridge.codec.crypto import symmetric
-from waku_bridge.codec.crypto.access_tokens import seal_access_token
-from waku_bridge.codec.crypto.ecies import unseal
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import Identity, Reply, decode, encode_advertisement
-from waku_bridge.codec.keys import author_hash, chat_hash
+from waku_bridge.codec import topics
+from waku_bridge.codec.bodies import PlainBody
+from waku_bridge.codec.envelope import decode, encode
+from waku_bridge.codec.keys import Identity, author_hash, chat_hash, sign_grant
+from waku_bridge.codec.sealing import parse_frame, unseal_on_topic, unseal_to_key
 from waku_bridge.codec.tests.examples import (
     ACCESS_TOKEN,
     CLIENT,
@@ -86,8 +85,8 @@ def test_queries_and_requests_show_keys_that_are_used_once(sender: SendingClient
     _look_up(world, sender)
     query, request = world.sent[:2]
     key = topic_key(topics.query_name(CLIENT.key_hash))
-    _data, query_signer = frame.parse(symmetric.unseal_frame(query.payload, key))
-    _data, request_signer = frame.parse(unseal(request.payload, SERVER.private_key))
+    _data, query_signer = parse_frame(unseal_on_topic(query.payload, key))
+    _data, request_signer = parse_frame(unseal_to_key(request.payload, SERVER.private_key))
     assert decode(query.payload, [key], SERVER).body == Query((CLIENT.key_hash,))
     authors = [message.author for message in server.received]
     assert authors[:2] == [query_signer.format(), request_signer.format()]
@@ -369,7 +368,7 @@ def _reported(*device: object, message_id: bytes = MESSAGE_ID) -> PushResponse:
     return PushResponse(message_id, (Report(*device, success=True),))
 
 
-STRAY: list[tuple[Identity, Reply, Reason, Reason]] = [
+STRAY: list[tuple[Identity, PlainBody, Reason, Reason]] = [
     (OUTSIDER, _reported(CLIENT.key_hash, UUID), Reason.UNKNOWN_REQUEST, Reason.WRONG_SIGNER),
     (SERVER, _reported(CLIENT.key_hash, UUID, message_id=OTHER_ID), Reason.UNKNOWN_REQUEST, Reason.UNKNOWN_REQUEST),
     (SERVER, _reported(CLIENT.key_hash, TABLET), Reason.UNKNOWN_REQUEST, Reason.FOREIGN_INSTALLATION),
@@ -486,9 +485,9 @@ def _advertised(
     """Return the events that follow a contact code on the client's topic."""
     sender.follow(CLIENT.pub33)
     sender.tick(world.now_ns)
-    encoded = encode_advertisement(
+    encoded = encode(
         ContactCodeAdvertisement((replace(info, server_public_key=server_key),)),
-        identity=author,
+        signer=author,
         topic_key=topic_key(CODE_NAME),
         timestamp_ns=world.now_ns - round(age_seconds * SECOND),
         random_bytes=RANDOM,

@@ -8,11 +8,8 @@ from coincurve import PrivateKey
 
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
-from waku_bridge.codec import envelope, frame
-from waku_bridge.codec.crypto import ecies
-from waku_bridge.codec.crypto.grants import sign_grant
-from waku_bridge.codec.envelope import Identity
-from waku_bridge.codec.keys import keccak256
+from waku_bridge.codec import envelope, sealing
+from waku_bridge.codec.keys import Identity, keccak256, sign_grant
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
     PushResponse,
@@ -80,7 +77,6 @@ def _defaults() -> dict[str, Any]:
     return {
         "signer": CLIENT,
         "recipient": SERVER.pub33,
-        "topic_name": "a topic",
         "timestamp_ns": NOW_NS,
         "random_bytes": repeatable(),
     }
@@ -93,10 +89,11 @@ def sent(body: object, **differences: object) -> envelope.Encoded:
 
 def sent_payload(payload: bytes, message_type: int, **differences: object) -> bytes:
     """Return the Waku payload of a signed message with these bytes."""
-    return envelope.encode_payload(payload, message_type, **_defaults() | differences).message.payload
+    sent = envelope.encode_payload(payload, message_type, topic_name="a topic", **_defaults() | differences)
+    return sent.message.payload
 
 
 def framed(data: bytes, signer: Identity | None = CLIENT) -> bytes:
     """Return the Waku payload of a frame with any data, signed or not, which the server decrypts."""
-    built = frame.build(data, signer.private_key if signer else None, repeatable())
-    return ecies.seal(built, SERVER.pub33, repeatable())
+    built = sealing.build_frame(data, signer.private_key if signer else None, repeatable())
+    return sealing.seal_to_key(built, SERVER.pub33, repeatable())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from notifications.messages import PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
-from waku_bridge.codec import bodies, limits
+from waku_bridge.codec import bodies
 from waku_bridge.codec.errors import MalformedBody, TooLarge
 from waku_bridge.codec.pb import push_notifications_pb2 as pb
 from waku_bridge.codec.tests.examples import BODIES, NOTIFICATION, REGISTRATION
@@ -104,8 +104,8 @@ def test_a_body_may_be_as_long_as_the_limit():
         return PushRequest(b"m", (replace(NOTIFICATION, message=bytes(size)),))
 
     _, long = bodies.serialize(request(100_000))
-    message_type, longest = bodies.serialize(request(100_000 + limits.MAX_BODY_BYTES - len(long)))
-    assert len(longest) == limits.MAX_BODY_BYTES
+    message_type, longest = bodies.serialize(request(100_000 + bodies.MAX_BODY_BYTES - len(long)))
+    assert len(longest) == bodies.MAX_BODY_BYTES
     bodies.parse(message_type, longest)
 
 

@@ -15,31 +15,30 @@ from typing import Any
 import pytest
 
 from notifications.messages import PushNotification, PushRequest
-from waku_bridge.codec import limits
-from waku_bridge.codec.crypto import symmetric
-from waku_bridge.codec.envelope import decode, encode_request
+from waku_bridge.codec import bodies, sealing
+from waku_bridge.codec.envelope import decode, encode
 from waku_bridge.codec.errors import CodecError, NotAccepted, TooLarge
 from waku_bridge.codec.keys import shared_key
 from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SERVER, UUID, framed, sent_payload
 from waku_bridge.messages import MessageType
 
 ACCEPTED = {MessageType.REGISTRATION, MessageType.QUERY, MessageType.REQUEST}
-MOST = limits.MAX_BODY_BYTES
+MOST = bodies.MAX_BODY_BYTES
 
 
 def registration(body: bytes) -> bytes:
     key = shared_key(CLIENT.private_key, SERVER.private_key.public_key)
-    return sent_payload(symmetric.seal_body(body, key, os.urandom), MessageType.REGISTRATION)
+    return sent_payload(sealing.seal_body(body, key, os.urandom), MessageType.REGISTRATION)
 
 
 def many(entry: bytes, size: int = MOST) -> bytes:
     return entry * (size // len(entry))
 
 
-HONEST = encode_request(
+HONEST = encode(
     PushRequest(b"m" * 32, (PushNotification(CLIENT.key_hash, UUID, UUID, 1, b"c" * 64, b"a" * 64, b"x" * 300),)),
     signer=CLIENT,
-    server=SERVER.pub33,
+    recipient=SERVER.pub33,
     timestamp_ns=NOW_NS,
     random_bytes=os.urandom,
 ).message.payload
@@ -85,7 +84,7 @@ def cost(payload: bytes) -> int:
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_payload_costs_more_than_five_honest_requests(payload: bytes) -> None:
     cost(HONEST)  # so that values that are computed once are in memory
-    assert len(payload) <= limits.MAX_ENVELOPE_BYTES
+    assert len(payload) <= bodies.MAX_ENVELOPE_BYTES
     assert cost(payload) <= 5 * cost(HONEST)
 
 

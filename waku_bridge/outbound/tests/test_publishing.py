@@ -21,11 +21,16 @@ from tests.rig.logs import capture_logs
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
 from waku_bridge.codec import topics
-from waku_bridge.codec.envelope import Reply as ReplyBody
 from waku_bridge.codec.envelope import decode
-from waku_bridge.codec.topics import message_hash
-from waku_bridge.codec.waku_message import serialize
-from waku_bridge.messages import MessageType, PushResponse, QueryResponse, RegistrationResponse, WakuMessage
+from waku_bridge.codec.topics import message_hash, serialize
+from waku_bridge.messages import (
+    MessageType,
+    PushResponse,
+    QueryResponse,
+    RegistrationResponse,
+    ReplyBody,
+    WakuMessage,
+)
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import MessageTooLarge, NodeError, WakuNode
 from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE

@@ -13,7 +13,7 @@ from django.utils import timezone
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
 from waku_bridge.codec import topics
-from waku_bridge.codec.limits import MAX_ENVELOPE_BYTES
+from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage

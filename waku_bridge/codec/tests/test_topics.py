@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waku_bridge.codec import topics, waku_message
-from waku_bridge.codec.errors import MalformedWakuMessage
+from waku_bridge.codec import topics
 from waku_bridge.messages import WakuMessage
 
 RFC_TOPIC = "/waku/2/default-waku/proto"
@@ -45,28 +44,6 @@ def test_the_hash_depends_on_the_pubsub_topic_and_neither_on_version_nor_on_ephe
     changed = replace(STATUS_MESSAGE, version=0, ephemeral=True)
     assert topics.message_hash("topic", changed) == topics.message_hash("topic", STATUS_MESSAGE)
     assert topics.message_hash("32", STATUS_MESSAGE) != topics.message_hash("64", STATUS_MESSAGE)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        RFC_MESSAGE,
-        STATUS_MESSAGE,
-        replace(STATUS_MESSAGE, timestamp_ns=-(2**63)),
-        replace(STATUS_MESSAGE, version=0, ephemeral=True),
-    ],
-)
-def test_a_written_message_is_read_as_the_same(message):
-    assert waku_message.parse(waku_message.serialize(message)) == message
-
-
-def test_reads_absent_fields_as_zero():
-    assert waku_message.parse(b"") == WakuMessage(b"", "", 0, version=0)
-
-
-def test_refuses_a_content_topic_that_is_not_utf8():
-    with pytest.raises(MalformedWakuMessage):
-        waku_message.parse(b"\x12\x01\xff")
 
 
 # Content topics -------------------------------------------------------------------------------------------------------

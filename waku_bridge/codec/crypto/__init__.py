@@ -1,1 +1,0 @@
-"""Encryption and signatures of the protocol."""
