@@ -47,7 +47,7 @@ PUT_TOGETHER = {
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
     "waku_bridge/inbound/inbound.py": "names of the model's columns",
-    "xmpp_bridge/component/handler.py": "settings of the session",
+    "xmpp_bridge/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",
     "notifications/rules/transitions.py": "the conditions of a statement that ends notifications",
     "registrations/retention.py": "the names of tables that are walked",

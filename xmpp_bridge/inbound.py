@@ -14,31 +14,39 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from kit.db.statements import fetch, table, write
+from kit.db.statements import fetch, write
 from kit.metrics.batches import count
 from kit.tracing.spans import Role, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
-from notifications.models import OpenNotification
 from notifications.queues.capacity import own_admission
-from notifications.queues.queues import WAITS
-from registrations.models import Route
-from xmpp_bridge.codec.client_strings import verify_client, verify_node
-from xmpp_bridge.codec.jids import NOBODY, Jid, parse_jid
-from xmpp_bridge.identity import client_keys, route_tag
-from xmpp_bridge.messages import BRIDGE, Dialect, PushNotification
+from xmpp_bridge import statements
+from xmpp_bridge.identity import client_keys, route_tag, verify_client, verify_node
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import BRIDGE, NOBODY, Dialect, Jid, PushNotification, parse_jid
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
-from xmpp_bridge.models import Device
-from xmpp_bridge.rules.content import Look, payload_content, text_content, wake_content
-from xmpp_bridge.rules.decisions import Decision, Domains, Known, Verdict, decide, time_to_live, verify
-from xmpp_bridge.rules.limits import Limits
+from xmpp_bridge.rules import (
+    Decision,
+    Domains,
+    Known,
+    Look,
+    Verdict,
+    decide,
+    payload_content,
+    text_content,
+    time_to_live,
+    verify,
+    wake_content,
+)
 
 # The local part of our address that a push was sent to is stored if it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
 # Limit of an encoded payload. A longer one fits into no push of Apple or Google, so it goes out as a wake-up at once.
 MAX_CONTENT_BYTES = 5 * 1024
+# A wake-up that expires within this time serves no later push, because a worker may close it before the merge.
+STILL_WAITING = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
@@ -148,38 +156,9 @@ def _key(item: Item) -> bytes:
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
-# A wake-up that expires within this time serves no later push, because a worker may close it before the merge.
-STILL_WAITING = timedelta(minutes=1)
-# A wake-up that waits for its device serves later wake-ups, too. A background wake-up serves none that is to be shown.
-# An ambiguous one serves none: a late result may say that it reached the device, before the later push came.
-_FIND_DEVICES = f"""
-    SELECT device.id, device.state = '{Device.State.ACTIVE}' AND route.state = '{Route.State.ACTIVE}'
-        AND NOT app.is_retired, device.domain,
-           device.announced_from, device.pushed_at > %(today)s,
-           app.style, app.text, app.sound, app.calls_as_alerts, app.passes_texts, app.refuses_texts,
-           route.id, route.generation, route.gateway, route.token_type, route.app_topic, route.is_proven,
-           route.address_digest, wake.waiting, wake.shown, wake.background
-    FROM xmpp_bridge_device AS device
-    JOIN xmpp_bridge_app AS app ON app.id = device.app_id
-    LEFT JOIN registrations_route AS route ON route.id = device.route_id
-    LEFT JOIN LATERAL (
-        SELECT count(*) AS waiting,
-               max(n.id) FILTER (WHERE n.grade NOT IN ('low', 'voip') AND n.is_wake) AS shown,
-               max(n.id) FILTER (WHERE n.grade = 'low' AND n.is_wake) AS background
-        FROM (
-            SELECT id, grade, message IS NULL AND NOT payload_dropped
-                AND state <> '{OpenNotification.State.AMBIGUOUS}' AND expires_at > %(still_at)s AS is_wake
-            FROM {table(OpenNotification)}
-            WHERE route_id = route.id AND {WAITS} AND grade <> ''
-        ) AS n
-    ) AS wake ON TRUE
-    WHERE device.id = ANY (%(ids)b::uuid[])
-"""
-
-
 def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
     times = {"today": now - timedelta(days=1), "still_at": now + STILL_WAITING}
-    rows = fetch(_FIND_DEVICES, {"ids": list(ids), **times})
+    rows = fetch(statements.FIND_DEVICES, {"ids": list(ids), **times})
     return {row[0]: Known._make(row) for row in rows}
 
 
@@ -236,17 +215,6 @@ def _has_new_use(item: Item) -> bool:
     return device is not None and not (device.is_used_today and device.announced_from == _announced_from(item))
 
 
-_NOTE_USE = """
-    WITH free AS (
-        SELECT id FROM xmpp_bridge_device WHERE id = ANY (%(ids)b::uuid[])
-        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-    )
-    UPDATE xmpp_bridge_device AS device SET pushed_at = %(now)s, announced_from = item.announced_from
-    FROM unnest(%(ids)b::uuid[], %(froms)b::text[]) AS item (id, announced_from) JOIN free USING (id)
-    WHERE device.id = item.id
-"""
-
-
 def _note_use(items: Sequence[Item], *, now: datetime) -> None:
     """Record that these devices are pushed to, and the address from which their end is announced to the pushing server.
 
@@ -254,7 +222,7 @@ def _note_use(items: Sequence[Item], *, now: datetime) -> None:
     """
     newest = {item.device_id: _announced_from(item) for item in items}
     if newest:
-        write(_NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
+        write(statements.NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
 
 
 def _announced_from(item: Item) -> str | None:

@@ -1,14 +1,61 @@
-"""Decoded stanzas, errors in answers, and the styles of pushes. No repr holds a secret or a text of a user."""
+"""Addresses, decoded stanzas, errors in answers, styles of pushes. No repr holds a secret or a text of a user."""
 
+import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import uuid4
 
+import idna
+
 from notifications.messages import Grade
 
 BRIDGE = "xmpp"  # the name of this bridge in stored rows
+# A JID is three parts of at most 1023 bytes each (RFC 7622, 3.1).
+MAX_JID_CHARACTERS = 3071
+_PLAIN_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Jid:
+    """An address in the form in which addresses are compared: case-folded, the domain as ASCII."""
+
+    local: str
+    domain: str
+    resource: str
+
+    @property
+    def bare(self) -> str:
+        """The address without the resource: that of the account or the server."""
+        return f"{self.local}@{self.domain}" if self.local else self.domain
+
+
+NOBODY = Jid("", "", "")
+
+
+def parse_jid(text: str) -> Jid | None:
+    """Return the parts of a JID, or None for a text that is no JID."""
+    if len(text) > MAX_JID_CHARACTERS:
+        return None
+    bare, slash, resource = text.partition("/")
+    local, at, domain = bare.rpartition("@")
+    folded = parse_domain(domain)
+    if not folded or (at and not local) or (slash and not resource):
+        return None
+    return Jid(unicodedata.normalize("NFC", local.casefold()), folded, resource)
+
+
+def parse_domain(text: str) -> str:
+    """Return a domain in the form in which domains are compared, or an empty text if it is no domain."""
+    if not text.isascii():  # UTS 46 also folds the case, and maps letters with two forms, such as ß
+        try:
+            text = idna.encode(text, uts46=True).decode("ascii")
+        except (idna.IDNAError, UnicodeError):
+            return ""
+    folded = text.lower().removesuffix(".")
+    return folded if _PLAIN_DOMAIN.fullmatch(folded) and ".." not in folded else ""
 
 
 class Dialect(StrEnum):

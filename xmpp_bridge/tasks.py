@@ -8,7 +8,7 @@ from celery import shared_task
 
 from kit.db.clock import database_now
 from kit.processes.tasks import MessageTask, run_for_a_while
-from xmpp_bridge.devices import retention
+from xmpp_bridge import devices
 
 # A device that was neither pushed to nor registered again for this time ends. Its row is removed as much later.
 KEEP_UNUSED = timedelta(days=90)
@@ -19,6 +19,6 @@ log = structlog.get_logger(__name__)
 def purge() -> None:
     """End devices that are unused for KEEP_UNUSED, and remove those that ended that long ago."""
     now, keep = database_now(), KEEP_UNUSED
-    removed = run_for_a_while(chain(retention.expire(now=now, keep=keep), retention.purge(now=now, keep=keep)))
+    removed = run_for_a_while(chain(devices.expire(now=now, keep=keep), devices.purge(now=now, keep=keep)))
     if removed:
         log.info("purged", devices=removed)

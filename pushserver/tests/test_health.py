@@ -49,7 +49,7 @@ from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.identity import server_identities, server_identity
 from waku_bridge.reading.live import LAST_READ, LastRead
-from xmpp_bridge.component import status as component
+from xmpp_bridge import component
 from xmpp_bridge.console.canary import canary as xmpp_canary
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

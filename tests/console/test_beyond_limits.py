@@ -25,7 +25,7 @@ from tests.rig.delivering import Process
 from tests.rig.rows import end_open
 from waku_bridge.codec.keys import Identity
 from waku_bridge.removal import erasure
-from xmpp_bridge.rules.limits import DeviceLimit
+from xmpp_bridge.limits import DeviceLimit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
 USER_PAGE = f"/admin/users/{CLIENT.key_hash.hex()}/"

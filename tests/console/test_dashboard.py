@@ -46,7 +46,7 @@ from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.console.indicators import WakuFacts, many_lost_replies
 from waku_bridge.models import OutboundReply
 from waku_bridge.reading.live import LAST_READ
-from xmpp_bridge.component.status import END as COMPONENT_END
+from xmpp_bridge.component import END as COMPONENT_END
 
 SOON_SECONDS = 15
 REFRESH = {"HX-Request": "true"}

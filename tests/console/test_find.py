@@ -18,8 +18,7 @@ from pushserver.models import AccessRecord
 from tests.console.reading import HEROINE, PUBLIC_KEY, USER_PAGE, allowed_to, end_of, find
 from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash
-from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.identity import client_keys
+from xmpp_bridge.identity import client_keys, issue
 
 pytestmark = pytest.mark.django_db
 

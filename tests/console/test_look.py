@@ -21,7 +21,7 @@ from tests.console.reading import HEROINE
 from tests.console.routes import console_pages
 from tests.console.world import World, make_world
 from tests.rig import rows
-from xmpp_bridge.component.status import CONNECTED, END
+from xmpp_bridge.component import CONNECTED, END
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = date(2026, 11, 20)

@@ -63,11 +63,11 @@ from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
 from waku_bridge.outbound.recording import LEASE
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.component.announcing import find_ended, write_ends
 from xmpp_bridge.console import canary as xmpp_canary
+from xmpp_bridge.devices import find_ended, write_ends
 from xmpp_bridge.identity import client_keys
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import (
     SERVICE,
     Registered,

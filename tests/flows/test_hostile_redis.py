@@ -17,7 +17,7 @@ from redis import Redis
 
 from pushserver.celery import app
 from spark_reports.nights.status import SAVED
-from xmpp_bridge.component.status import END
+from xmpp_bridge.component import END
 
 PAGES = ("/readyz", "/admin/", "/admin/nodes/", "/admin/gorush/", "/metrics")
 READS = {"GET", "MGET"}

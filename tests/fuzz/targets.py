@@ -24,8 +24,7 @@ from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, r
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import NodeError, WakuNode
 from waku_bridge.reading.pages import select
-from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.errors import BrokenStream, MalformedStanza
+from xmpp_bridge.codec.elements import BrokenStream, MalformedStanza, parse
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
 from xmpp_bridge.codec.stream import Received, Stream, TooLarge
 

@@ -28,7 +28,7 @@ from waku_bridge import tasks as waku_tasks
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
 from waku_bridge.reading.dead_letters import DeadLetters
 from waku_bridge.reading.tests.test_dead_letters import keep
-from xmpp_bridge.component import handler
+from xmpp_bridge import handler
 
 pytestmark = pytest.mark.django_db
 

@@ -18,15 +18,14 @@ from registrations.models import Route
 from tests.limits.conftest import Time
 from tests.limits.page import limit
 from tests.rig.rows import apn_token, end_open
-from xmpp_bridge import inbound
+from xmpp_bridge import handler, inbound
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stream import Stream
 from xmpp_bridge.codec.tests.test_stream import HEADER
-from xmpp_bridge.component import handler
-from xmpp_bridge.component.handler import Arrived
+from xmpp_bridge.handler import Arrived
+from xmpp_bridge.limits import RATES, Rates
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules.limits import RATES, Rates
 from xmpp_bridge.tests.talking import (
     SERVICE,
     Registered,

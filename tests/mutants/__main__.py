@@ -31,7 +31,7 @@ PARTS = {
     "waku_bridge/codec, the rest": (["waku_bridge/codec/*.py"], MESSAGES, "waku_bridge/codec/tests"),
     "notifications/rules/policy.py": (["notifications/rules/policy.py"], [], "notifications/tests/test_policy.py"),
     "registrations/rules.py": (["registrations/rules.py"], [], "registrations/tests/test_rules.py"),
-    "xmpp_bridge/rules/decisions.py": (["xmpp_bridge/rules/decisions.py"], [], "xmpp_bridge/tests/test_rules.py"),
+    "xmpp_bridge/rules.py": (["xmpp_bridge/rules.py"], [], "xmpp_bridge/tests/test_rules.py"),
 }
 # This test counts calls of functions, and mutmut adds one around each function.
 COUNTS_CALLS = "waku_bridge/codec/tests/test_cost.py::test_no_payload_costs_more_than_five_honest_requests"

@@ -1,13 +1,33 @@
 """Writers of outgoing stanzas: answers, announcements, and our own ping."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from xmpp_bridge.codec.elements import write
-from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUSH, PUSH2, STANZA_ERRORS
-from xmpp_bridge.codec.pushes.forms import FormField, write_form, write_values
+from xmpp_bridge.codec.elements import (
+    COMMANDS,
+    DATA_FORM,
+    DISCO_INFO,
+    DISCO_ITEMS,
+    PING,
+    PUSH,
+    PUSH2,
+    STANZA_ERRORS,
+    write,
+)
 from xmpp_bridge.messages import Origin, StanzaError
 
 FEATURES = (DISCO_INFO, DISCO_ITEMS, COMMANDS, PING, PUSH, PUSH2)
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of a form that we send."""
+
+    name: str
+    label: str
+    type: str = "text-single"
+    is_required: bool = False
+    options: tuple[str, ...] = ()
 
 
 def write_result_iq(origin: Origin, *inside: str) -> bytes:
@@ -28,16 +48,17 @@ def write_error(origin: Origin, error: StanzaError, *, by: str) -> bytes:
 
 def write_disco_info(origin: Origin, *, name: str) -> bytes:
     """Return our identity and features."""
-    identity = write("identity", category="pubsub", type="push", name=name)
-    features = [write("feature", var=feature) for feature in FEATURES]
-    return write_result_iq(origin, write("query", identity, *features, xmlns=DISCO_INFO))
+    return _write_info(origin, "", FEATURES, category="pubsub", type="push", name=name)
 
 
 def write_command_info(origin: Origin, node: str, name: str) -> bytes:
     """Return the identity and features of one command."""
-    identity = write("identity", category="automation", type="command-node", name=name)
-    features = [write("feature", var=feature) for feature in (COMMANDS, "jabber:x:data")]
-    return write_result_iq(origin, write("query", identity, *features, xmlns=DISCO_INFO, node=node))
+    return _write_info(origin, node, (COMMANDS, DATA_FORM), category="automation", type="command-node", name=name)
+
+
+def _write_info(origin: Origin, node: str, features: Iterable[str], **identity: str) -> bytes:
+    inside = [write("identity", **identity), *(write("feature", var=feature) for feature in features)]
+    return write_result_iq(origin, write("query", *inside, xmlns=DISCO_INFO, node=node))
 
 
 def write_items(origin: Origin, node: str, commands: Mapping[str, str]) -> bytes:
@@ -47,12 +68,25 @@ def write_items(origin: Origin, node: str, commands: Mapping[str, str]) -> bytes
 
 
 def write_command_form(
-    origin: Origin, node: str, session: str, *, title: str, instructions: str, fields: Iterable[FormField]
+    origin: Origin, node: str, session: str, title: str, instructions: str, fields: Iterable[FormField]
 ) -> bytes:
     """Return the form of a command, to be filled in."""
     actions = write("actions", write("complete"), execute="complete")
-    form = write_form(title, instructions, fields)
+    inside = [write("title", text=title), write("instructions", text=instructions), *map(_write_field, fields)]
+    form = write("x", *inside, xmlns=DATA_FORM, type="form")
     return _write_command(origin, node, session, "executing", actions, form)
+
+
+def _write_field(field: FormField) -> str:
+    required = [write("required")] if field.is_required else []
+    options = [write("option", write("value", text=option), label=option) for option in field.options]
+    return write("field", *required, *options, var=field.name, type=field.type, label=field.label)
+
+
+def write_values(values: Mapping[str, str], form_type: str) -> str:
+    """Return a form with these values, of type `result` or `submit`."""
+    fields = [write("field", write("value", text=value), var=name) for name, value in values.items()]
+    return write("x", *fields, xmlns=DATA_FORM, type=form_type)
 
 
 def write_command_result(origin: Origin, node: str, session: str, values: Mapping[str, str]) -> bytes:

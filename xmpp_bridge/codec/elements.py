@@ -1,12 +1,39 @@
-"""Helpers to read XML trees, and to write XML without prefixes, as XMPP servers do."""
+"""XML trees: namespaces and names of the protocols, reading, and writing without prefixes, as XMPP servers do."""
 
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, quoteattr
 
-from xmpp_bridge.codec.errors import BrokenStream
-from xmpp_bridge.codec.names import COMPONENT
+COMPONENT = "jabber:component:accept"
+STREAMS = "http://etherx.jabber.org/streams"
+STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
+STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
 
+PUSH2 = "urn:xmpp:push2:0"
+SCE_RFC8291 = "urn:xmpp:sce:rfc8291:0"
+FORWARD = "urn:xmpp:forward:0"
+
+PUSH = "urn:xmpp:push:0"
+PUSH_SUMMARY = "urn:xmpp:push:summary"
+PUBSUB = "http://jabber.org/protocol/pubsub"
+PUBLISH_OPTIONS = "http://jabber.org/protocol/pubsub#publish-options"
+TIGASE_ENCRYPT = "tigase:push:encrypt:0"
+TIGASE_PRIORITY = "tigase:push:priority:0"
+
+DISCO_INFO = "http://jabber.org/protocol/disco#info"
+DISCO_ITEMS = "http://jabber.org/protocol/disco#items"
+COMMANDS = "http://jabber.org/protocol/commands"
+DATA_FORM = "jabber:x:data"
+PING = "urn:xmpp:ping"
+FORM_TYPE = "FORM_TYPE"
 _OWN = f"{{{COMPONENT}}}"
+
+
+class MalformedStanza(Exception):  # noqa: N818 - says what is wrong
+    """The stanza is a request that we serve, in a wrong form. Its answer is bad-request. It quotes nothing."""
+
+
+class BrokenStream(Exception):  # noqa: N818 - says what is wrong
+    """The bytes are no XML stream, or hold a DTD, which XMPP forbids. The connection is of no more use."""
 
 
 def parse(data: bytes) -> Element:

@@ -1,33 +1,63 @@
 """Decoder of one stanza: an XML tree to a `StanzaEvent`."""
 
+import binascii
+import re
+from base64 import b64decode
 from collections.abc import Mapping
+from dataclasses import replace
 from xml.etree.ElementTree import Element
 
-from xmpp_bridge.codec.elements import child, local_name
-from xmpp_bridge.codec.errors import MalformedStanza
-from xmpp_bridge.codec.limits import MAX_ID_CHARACTERS
-from xmpp_bridge.codec.names import COMMANDS, DISCO_INFO, DISCO_ITEMS, PING, PUBSUB, STANZA_ERRORS
-from xmpp_bridge.codec.pushes.forms import read_forms
-from xmpp_bridge.codec.pushes.push2 import read_message
-from xmpp_bridge.codec.pushes.xep0357 import read_publish
+from notifications.messages import Grade
+from xmpp_bridge.codec.elements import (
+    COMMANDS,
+    DATA_FORM,
+    DISCO_INFO,
+    DISCO_ITEMS,
+    FORM_TYPE,
+    FORWARD,
+    PING,
+    PUBLISH_OPTIONS,
+    PUBSUB,
+    PUSH,
+    PUSH2,
+    PUSH_SUMMARY,
+    SCE_RFC8291,
+    STANZA_ERRORS,
+    TIGASE_ENCRYPT,
+    TIGASE_PRIORITY,
+    MalformedStanza,
+    child,
+    children,
+    local_name,
+    text_of,
+)
 from xmpp_bridge.messages import (
     Command,
+    Dialect,
+    Format,
     Ignored,
     IqAnswer,
     Malformed,
     Origin,
+    Payload,
+    PushNotification,
     Query,
     Question,
     StanzaEvent,
     Unsupported,
 )
 
+MAX_CLIENT_CHARACTERS = 1024
+MAX_ID_CHARACTERS = 1024
+IV_BYTES = 12
+_GRADES = {"high": Grade.HIGH, "normal": Grade.NORMAL, "low": Grade.LOW}
 _QUESTIONS = {
     (DISCO_INFO, "query"): Question.DISCO_INFO,
     (DISCO_ITEMS, "query"): Question.DISCO_ITEMS,
     (PING, "ping"): Question.PING,
 }
 _CONDITION = f"{{{STANZA_ERRORS}}}"
+_SPACE = re.compile(r"[ \t\r\n]+")
 
 
 def decode(stanza: Element) -> StanzaEvent:
@@ -66,7 +96,7 @@ def _decode_message(stanza: Element, attributes: Mapping[str, str]) -> StanzaEve
         return Ignored("unaddressed")
     origin = _origin("message", attributes)
     try:
-        return read_message(stanza, origin) or Ignored("no_push")
+        return _read_message(stanza, origin) or Ignored("no_push")
     except MalformedStanza:
         return Malformed(origin)
 
@@ -75,9 +105,10 @@ def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
     if not _is_addressed("iq", attributes):
         return Ignored("unaddressed")
     origin, iq_type = _origin("iq", attributes), attributes.get("type")
-    if iq_type in {"result", "error"}:
-        is_error = iq_type == "error"
-        return _decode_answer(stanza, origin) if is_error else IqAnswer(origin.id, origin.sender, is_error)
+    if iq_type == "result":
+        return IqAnswer(origin.id, origin.sender, is_error=False)
+    if iq_type == "error":
+        return _decode_error(stanza, origin)
     if iq_type not in {"get", "set"}:
         return Malformed(origin)
     try:
@@ -86,10 +117,8 @@ def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
         return Malformed(origin)
 
 
-def _decode_answer(stanza: Element, origin: Origin) -> IqAnswer:
-    error = next((each for each in stanza if local_name(each) == "error"), None)
-    if error is None:
-        return IqAnswer(origin.id, origin.sender, is_error=True)
+def _decode_error(stanza: Element, origin: Origin) -> IqAnswer:
+    error = next((each for each in stanza if local_name(each) == "error"), Element("error"))
     conditions = [each.tag.removeprefix(_CONDITION) for each in error if each.tag.startswith(_CONDITION)]
     condition = next((each for each in conditions if each != "text"), "")
     return IqAnswer(origin.id, origin.sender, is_error=True, condition=condition, by=error.get("by", ""))
@@ -108,7 +137,7 @@ def _decode_set(stanza: Element, origin: Origin) -> StanzaEvent:
     if command is not None:
         return _decode_command(command, origin)
     pubsub = child(stanza, PUBSUB, "pubsub")
-    push = read_publish(stanza, pubsub, origin) if pubsub is not None else None
+    push = _read_publish(stanza, pubsub, origin) if pubsub is not None else None
     return push or _unsupported(stanza, origin)
 
 
@@ -123,3 +152,139 @@ def _decode_command(command: Element, origin: Origin) -> StanzaEvent:
 def _unsupported(stanza: Element, origin: Origin) -> Unsupported:
     is_pubsub = any(each.tag.startswith(f"{{{PUBSUB}") for each in stanza)
     return Unsupported(origin, "feature-not-implemented" if is_pubsub else "service-unavailable")
+
+
+# Push 2.0: the form of the draft, and that of Prosody's mod_push2, which share a namespace ----------------------------
+
+
+def _read_message(stanza: Element, origin: Origin) -> PushNotification | None:
+    """Return the push that a message carries, or None for a message without one.
+
+    Raises MalformedStanza.
+    """
+    found = children(stanza, PUSH2, "notification")
+    if not found:
+        return None
+    if len(found) > 1:
+        raise MalformedStanza
+    [notification] = found
+    clients = children(notification, PUSH2, "client")
+    client = text_of(clients[0]) if len(clients) == 1 else ""
+    if not 0 < len(client) <= MAX_CLIENT_CHARACTERS:
+        raise MalformedStanza
+    dialect = Dialect.MOD_PUSH2 if _is_mod_push2(notification) else Dialect.DRAFT
+    grade, payload = (_read_mod_push2 if dialect is Dialect.MOD_PUSH2 else _read_draft)(notification)
+    forwarded = None if payload else child(notification, FORWARD, "forwarded")
+    push = PushNotification(dialect, origin, grade, client=client, payload=payload)
+    return push if forwarded is None else replace(push, is_forward=True, body=_forwarded_body(forwarded))
+
+
+def _is_mod_push2(notification: Element) -> bool:
+    own = [child(notification, PUSH2, name) for name in ("priority", "voip", "jwt")]
+    return any(each is not None for each in (*own, child(notification, SCE_RFC8291, "encrypted")))
+
+
+def _read_draft(notification: Element) -> tuple[Grade, Payload | None]:
+    encrypted = child(notification, PUSH2, "encrypted")
+    grade = Grade.HIGH if notification.get("priority") == "high" else Grade.NORMAL
+    if encrypted is None:
+        return grade, None
+    payload = Payload(Format.ENCRYPTED_JSON, _read_ciphertext(encrypted), encrypted.get("iv", ""))
+    return Grade.VOIP if encrypted.get("type") == "voip" else grade, payload
+
+
+def _read_mod_push2(notification: Element) -> tuple[Grade, Payload | None]:
+    grade = _GRADES.get(text_of(child(notification, PUSH2, "priority")), Grade.NORMAL)
+    if child(notification, PUSH2, "voip") is not None:
+        grade = Grade.VOIP
+    encrypted = child(notification, SCE_RFC8291, "encrypted")
+    if encrypted is None:
+        return grade, None
+    content = child(encrypted, SCE_RFC8291, "payload")
+    if content is None:
+        raise MalformedStanza
+    return grade, Payload(Format.RFC8291, _read_ciphertext(content))
+
+
+# XEP-0357: pushes published to a PubSub node, as Prosody and ejabberd write them --------------------------------------
+
+
+def _read_publish(stanza: Element, pubsub: Element, origin: Origin) -> PushNotification | None:
+    """Return the push that a PubSub request carries, or None when it publishes nothing.
+
+    Raises MalformedStanza.
+    """
+    publish = child(pubsub, PUBSUB, "publish")
+    if publish is None:
+        return None
+    notification = publish.find(f"{{{PUBSUB}}}item/{{{PUSH}}}notification")
+    node, secret = publish.get("node", ""), _secret(stanza, pubsub)
+    if notification is None or not 0 < len(node) <= MAX_CLIENT_CHARACTERS or len(secret) > MAX_CLIENT_CHARACTERS:
+        raise MalformedStanza
+    encrypted, payload, grade = child(notification, TIGASE_ENCRYPT, "encrypted"), None, Grade.LOW
+    if encrypted is not None:
+        payload = Payload(Format.TIGASE, _read_ciphertext(encrypted), encrypted.get("iv", ""))
+    body = _form(notification, PUSH_SUMMARY).get("last-message-body", "")
+    # Prosody marks every body with priority `high`.
+    if payload or body or text_of(child(notification, TIGASE_PRIORITY, "priority")) == "high":
+        grade = Grade.NORMAL
+    if encrypted is not None and encrypted.get("type") == "voip":
+        grade = Grade.VOIP
+    return PushNotification(Dialect.XEP0357, origin, grade, node=node, secret=secret, payload=payload, body=body)
+
+
+def _secret(stanza: Element, pubsub: Element) -> str:
+    """Return the secret. Its options stand inside `pubsub` on the wire, and beside it in the XEP's examples."""
+    for parent in (pubsub, stanza):
+        options = child(parent, PUBSUB, "publish-options")
+        if options is not None:
+            return _form(options, PUBLISH_OPTIONS).get("secret", "")
+    return ""
+
+
+def _form(parent: Element, form_type: str) -> dict[str, str]:
+    forms = [{name: value.strip() for name, value in values.items()} for _, values in read_forms(parent)]
+    return next((values for values in forms if values.get(FORM_TYPE) == form_type), {})
+
+
+# Payloads and data forms (XEP-0004), of which these protocols use fields with one value each --------------------------
+
+
+def _read_ciphertext(element: Element) -> str:
+    """Return the base64 of a ciphertext unchanged, except for the space around it.
+
+    Raises MalformedStanza when it is no base64, or its IV has a length other than IV_BYTES. Its authentication cannot
+    be checked: only the device has the key, and Prosody 0.12 writes zeros in place of the tag.
+    """
+    text = text_of(element)
+    if not text or _base64(text) is None:
+        raise MalformedStanza
+    iv = element.get("iv")
+    if iv is not None and len(_base64(iv) or b"") != IV_BYTES:
+        raise MalformedStanza
+    return text
+
+
+def _base64(text: str) -> bytes | None:
+    try:
+        return b64decode(_SPACE.sub("", text), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _forwarded_body(forwarded: Element) -> str:
+    """Return the text of a forwarded message, in any namespace, because servers differ there."""
+    return text_of(forwarded.find("{*}message/{*}body"))
+
+
+def read_forms(parent: Element) -> list[tuple[str, dict[str, str]]]:
+    """Return the type and the values of each form. A field without a value has an empty one.
+
+    Values are not stripped, because a token with space around it is invalid.
+    """
+    return [(form.get("type", ""), _values(form)) for form in children(parent, DATA_FORM, "x")]
+
+
+def _values(form: Element) -> dict[str, str]:
+    fields = children(form, DATA_FORM, "field")
+    return {field.get("var", ""): field.findtext(f"{{{DATA_FORM}}}value", "") for field in fields}

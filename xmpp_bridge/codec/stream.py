@@ -20,11 +20,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from xmpp_bridge.codec.elements import local_name, parse, write
-from xmpp_bridge.codec.errors import BrokenStream
-from xmpp_bridge.codec.limits import MAX_STANZA_BYTES, MAX_TAG_BYTES, MAX_TAGS
-from xmpp_bridge.codec.names import COMPONENT, STREAM_ERRORS, STREAMS
+from xmpp_bridge.codec.elements import COMPONENT, STREAM_ERRORS, STREAMS, BrokenStream, local_name, parse, write
 
+# Prosody and ejabberd pass on 512 KiB. No push needs a tenth of that.
+MAX_STANZA_BYTES = 64 * 1024
+# One tag, also of a stanza that is skipped as too large. It is twice the size that any server passes on.
+MAX_TAG_BYTES = 1024 * 1024
+# Opening and closing tags in one stanza. The largest of our forms has fifty.
+MAX_TAGS = 1000
 CLOSING = b"</stream:stream>"
 # A tag as XML has it: without "<" inside, and with ">" only in a value. Matching takes linear time: the alternatives of
 # a group begin with different characters, and characters are matched possessively. No group itself is possessive:

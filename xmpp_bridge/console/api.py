@@ -26,11 +26,11 @@ from kit.api.views import Guarded, Reading, describe
 from kit.canary.answers import LinkAnswer, links_of
 from kit.db.clock import database_now
 from registrations.messages import Environment
-from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS, MAX_JID_CHARACTERS
+from xmpp_bridge.commands import MAX_DEVICE_ID_CHARACTERS, CommandRefused
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.console.models import CanaryRun
-from xmpp_bridge.devices.commands import CommandRefused
-from xmpp_bridge.devices.registering import Done
+from xmpp_bridge.devices import Done
+from xmpp_bridge.messages import MAX_JID_CHARACTERS
 
 log = structlog.get_logger(__name__)
 MAX_TOKEN_CHARACTERS = 4096

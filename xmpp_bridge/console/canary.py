@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
@@ -23,13 +24,11 @@ from notifications.acceptance.storing import remove_requests
 from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import RegistrationEvent, Route
-from xmpp_bridge.codec.client_strings import issue
-from xmpp_bridge.codec.elements import write
-from xmpp_bridge.codec.names import COMMANDS, PUBLISH_OPTIONS, PUBSUB, PUSH, PUSH_SUMMARY
-from xmpp_bridge.codec.pushes.forms import FORM_TYPE, write_values
-from xmpp_bridge.component import queued_stanzas, status
+from xmpp_bridge.codec.answers import write_values
+from xmpp_bridge.codec.elements import COMMANDS, FORM_TYPE, PUBLISH_OPTIONS, PUBSUB, PUSH, PUSH_SUMMARY, write
+from xmpp_bridge.component import read_fault
 from xmpp_bridge.console.models import CanaryRun
-from xmpp_bridge.identity import canary_apps, client_keys, device_keys
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys, issue
 from xmpp_bridge.models import App, CanaryStanza, Device
 
 Link: TypeAlias = CanaryRun.Link
@@ -104,13 +103,13 @@ class Talk:
 
         Raises ChainBroken.
         """
-        queued_stanzas.queue(stanza_id, text)
+        CanaryStanza.objects.create(pk=stanza_id, text=text, queued_at=Now())
         found = wait_for(
             lambda: CanaryStanza.objects.get(pk=stanza_id),
             lambda row: row.answered_at is not None,
             seconds=ANSWER_SECONDS,
         )
-        if trouble := diagnose(link, found, component=status.read_fault(), has_effect=has_effect()):
+        if trouble := diagnose(link, found, component=read_fault(), has_effect=has_effect()):
             raise ChainBroken(trouble)
         assert found.sent_at is not None  # noqa: S101 - it was answered
         assert found.answered_at is not None  # noqa: S101 - as above

@@ -11,12 +11,12 @@ from django.db import Error, transaction
 from kit.db.reasons import is_conflict
 from notifications.console import operator_actions
 from registrations.models import Route
-from xmpp_bridge.codec.jids import parse_jid
-from xmpp_bridge.devices.commands import ACTIONS, CommandRefused
-from xmpp_bridge.devices.registering import Asked, Done, Terms, carry_out, end
+from xmpp_bridge.commands import ACTIONS, CommandRefused, Refusal
+from xmpp_bridge.devices import Done, carry_out, end
+from xmpp_bridge.limits import RATES
+from xmpp_bridge.messages import parse_jid
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules.decisions import Domains, Refusal
-from xmpp_bridge.rules.limits import RATES
+from xmpp_bridge.rules import Domains
 
 log = structlog.get_logger(__name__)
 State = Device.State
@@ -38,15 +38,11 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
         raise CommandRefused(Refusal.BAD_REQUEST, NO_ACCOUNT)
     if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
         raise CommandRefused(Refusal.FORBIDDEN)
-    terms = Terms(settings.XMPP_COMPONENT_JID, RATES.devices_per_user, lambda: True)
-    return _carry_out(Asked(ACTIONS[node], owner, fields), terms, now=now)
-
-
-def _carry_out(asked: Asked, terms: Terms, *, now: datetime) -> Done:
+    own, limit = settings.XMPP_COMPONENT_JID, RATES.devices_per_user
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             with transaction.atomic():
-                return carry_out(asked, terms, now=now)
+                return carry_out(ACTIONS[node], owner, fields, domain=own, max_devices=limit, now=now)
         except Error as error:
             if not attempts_left or not is_conflict(error):
                 raise

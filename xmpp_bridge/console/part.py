@@ -18,17 +18,16 @@ from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind
 from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
-from xmpp_bridge.codec.client_strings import read_node, verify_client
-from xmpp_bridge.component.status import read_fault
+from xmpp_bridge.component import read_fault
 from xmpp_bridge.console import indicators
 from xmpp_bridge.console.canary import canary
 from xmpp_bridge.console.indicators import Reached, XmppFacts
 from xmpp_bridge.console.models import CanaryRun
-from xmpp_bridge.devices.registering import STORED_DEVICES
-from xmpp_bridge.identity import client_keys
+from xmpp_bridge.identity import client_keys, read_node, verify_client
+from xmpp_bridge.limits import RATES, DeviceLimit
 from xmpp_bridge.messages import BRIDGE
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.limits import RATES, DeviceLimit
+from xmpp_bridge.statements import STORED_DEVICES
 
 SECTION = "XMPP"
 

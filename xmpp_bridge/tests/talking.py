@@ -13,13 +13,14 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.pushes.forms import read_forms
+from xmpp_bridge.codec.stanzas import read_forms
 from xmpp_bridge.codec.stream import Closed, Event, Opened, Received, Stream
-from xmpp_bridge.component.connection import Address
-from xmpp_bridge.component.handler import Arrived, StanzaHandler
+from xmpp_bridge.connection import Address
+from xmpp_bridge.devices import Ended, write_ends
+from xmpp_bridge.handler import Arrived, StanzaHandler
+from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.models import App
-from xmpp_bridge.rules.decisions import Domains
-from xmpp_bridge.rules.limits import Limits, Rates
+from xmpp_bridge.rules import Domains
 
 SERVICE = "push.montague.test"
 SERVER = "capulet.test"
@@ -69,6 +70,12 @@ class Service(StanzaHandler):
 
     def command(self, node: str, fields: dict[str, str] | None, **attributes: str) -> Element:
         return self.ask(command(node, fields, **attributes))
+
+    def find_ended(self) -> list[Ended]:
+        return self.take_own()[0]
+
+    def write_ends(self, ended: list[Ended]) -> list[bytes]:
+        return write_ends(ended, domain=SERVICE)
 
     def register(self, *, platform: str = "apns", sender: str = JULIET, **fields: str) -> "Registered":
         """Register a device, as its app does."""

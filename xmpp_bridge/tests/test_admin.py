@@ -13,8 +13,8 @@ from notifications.queues import breakers
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
 from tests.rig import rows
+from xmpp_bridge import devices
 from xmpp_bridge.console import operator_actions
-from xmpp_bridge.devices import retention
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.tests.talking import APN_TOKEN, FCM_TOKEN, T0, Service, make_app, push2
 
@@ -157,7 +157,7 @@ def test_the_death_the_revival_and_the_expiry_of_a_token_are_recorded(service: S
     breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     service.register()
     registered_at = Device.objects.get().registered_at
-    assert sum(retention.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
+    assert sum(devices.expire(now=registered_at + timedelta(days=91), keep=timedelta(days=90))) == 1
     kinds = [kind for kind, *_ in history()]
     assert kinds == ["registered", "token_died", "revived", "token_died", "refreshed", "expired"]
 

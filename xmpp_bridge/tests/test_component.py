@@ -14,18 +14,19 @@ from typing import Any, ParamSpec
 import pytest
 import uvloop
 from django.core.cache import cache
+from django.db.models.functions import Now
 
+from xmpp_bridge import component, connection
 from xmpp_bridge.codec.answers import write_ping
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.limits import MAX_STANZA_BYTES
-from xmpp_bridge.codec.stream import Received
-from xmpp_bridge.component import connection, queued_stanzas, status
-from xmpp_bridge.component.backoff import HOPELESS, MAX_SECONDS, Backoff
-from xmpp_bridge.component.handler import Arrived, StanzaHandler
-from xmpp_bridge.component.running import Component
-from xmpp_bridge.devices.commands import ACTIONS
-from xmpp_bridge.rules.decisions import Domains
-from xmpp_bridge.rules.limits import Limits, Rates
+from xmpp_bridge.codec.stream import MAX_STANZA_BYTES, Received
+from xmpp_bridge.commands import ACTIONS
+from xmpp_bridge.component import HOPELESS, MAX_SECONDS, Backoff, Component
+from xmpp_bridge.devices import Ended
+from xmpp_bridge.handler import Arrived, StanzaHandler
+from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.models import CanaryStanza
+from xmpp_bridge.rules import Domains
 from xmpp_bridge.tests.talking import (
     COMMANDS,
     SERVER,
@@ -66,11 +67,8 @@ class IdleHandler(StanzaHandler):
         self.batches.append(len(batch))
         return self.reply(batch), []
 
-    def find_ended(self) -> list[object]:  # type: ignore[override]
-        return []
-
-    def take_queued(self) -> list[bytes]:
-        return []
+    def take_own(self) -> tuple[list[Ended], list[bytes]]:
+        return [], []
 
     def close(self) -> None:
         """Nothing to close."""
@@ -81,8 +79,7 @@ async def connected(server: XmppServer, used: StanzaHandler | None = None) -> As
     """Run a component of the server. Yield the event that stops it."""
     stopped = asyncio.Event()
     async with server.serving() as address:
-        component = Component(address, used or IdleHandler())
-        work = asyncio.create_task(component.run(stopped))
+        work = asyncio.create_task(Component(address, used or IdleHandler()).run(stopped))
         try:
             yield stopped
         finally:
@@ -91,8 +88,8 @@ async def connected(server: XmppServer, used: StanzaHandler | None = None) -> As
                 await work
 
 
-def ready(component_state: str = status.CONNECTED) -> bool:
-    return status.END.read() == component_state
+def ready(component_state: str = component.CONNECTED) -> bool:
+    return component.END.read() == component_state
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -103,7 +100,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture(autouse=True)
 def _clear() -> None:
-    cache.delete(status.END.key())
+    cache.delete(component.END.key())
 
 
 @pytest.mark.requirement("XB1", "X1")
@@ -114,7 +111,7 @@ async def test_an_error_that_only_an_operator_can_correct_is_reported_and_seldom
     server.refuse = condition
     async with connected(server):
         await until(lambda: ready(condition))
-        assert status.read_fault() == status.WORDS[condition]
+        assert component.read_fault() == component.WORDS[condition]
         assert server.connections == 1
 
 
@@ -257,12 +254,12 @@ async def test_waiting_stanzas_are_bounded_in_bytes_and_in_number(stanza: str, c
 
 @pytest.mark.django_db
 def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr("xmpp_bridge.handler.OTHERS_SECONDS", 0.0)
     commands = [command("nowhere", {}).replace("'c1'", f"'{number}'") for number in range(3)]
     service = Service()
     answers, waiting = service.answer([arrived(each) for each in (*commands, publish("x", "y", stanza_id="push"))])
     assert ([parse(each).get("id") for each in answers], len(waiting)) == (["push"], 3)
-    monkeypatch.setattr("xmpp_bridge.component.handler.OTHERS_SECONDS", 60.0)
+    monkeypatch.setattr("xmpp_bridge.handler.OTHERS_SECONDS", 60.0)
     answers, waiting = service.answer(waiting)
     assert ([parse(each).get("id") for each in answers], waiting) == (["0", "1", "2"], [])
 
@@ -271,7 +268,7 @@ def test_pushes_are_answered_before_commands_that_came_before_them(monkeypatch: 
 def phone() -> Registered:
     """Return a registered device. A stanza of the canary is queued."""
     make_app()
-    queued_stanzas.queue("queued", "<message id='queued'/>")
+    CanaryStanza.objects.create(pk="queued", text="<message id='queued'/>", queued_at=Now())
     return Service().register()
 
 

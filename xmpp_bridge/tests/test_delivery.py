@@ -22,10 +22,10 @@ from notifications.rules.policy import MIN_DEAD_TOKENS
 from registrations.models import Route
 from tests.rig.collector import attributes, collected
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
+from xmpp_bridge import devices
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.component.announcing import find_ended
 from xmpp_bridge.console import operator_actions
-from xmpp_bridge.devices import retention
+from xmpp_bridge.devices import find_ended
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import (
     APN_TOKEN,
@@ -144,7 +144,7 @@ def unregister(service: Service) -> None:
 
 def expire(_service: Service) -> None:
     now = timezone.now()
-    assert sum(retention.expire(now=now + timedelta(days=91), keep=timedelta(days=90))) == 1
+    assert sum(devices.expire(now=now + timedelta(days=91), keep=timedelta(days=90))) == 1
 
 
 def remove(_service: Service) -> None:
@@ -195,11 +195,11 @@ def test_a_device_that_nobody_uses_for_90_days_expires_and_is_forgotten_later(
     service.receive(push2(used.client))
     now, keep = timezone.now(), timedelta(days=90)
     Device.objects.update(registered_at=now - timedelta(days=91))
-    assert sum(retention.expire(now=now, keep=keep)) == 1
+    assert sum(devices.expire(now=now, keep=keep)) == 1
     assert sorted(Device.objects.values_list("state", flat=True)) == ["active", "expired"]
     assert Route.objects.count() == 1
     assert disabled_client(service.ask(push2(phone.client))) == phone.client
-    assert sum(retention.purge(now=now + timedelta(days=91), keep=keep)) == 1
+    assert sum(devices.purge(now=now + timedelta(days=91), keep=keep)) == 1
     assert error_of(service.receive(push2(phone.client))) == ("cancel", "item-not-found")
 
 

@@ -16,15 +16,14 @@ from registrations.models import Route
 from tests.rig.rows import end_open
 from tests.rig.statements import statements
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.jids import NOBODY
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.console.part import XmppOperations
 from xmpp_bridge.identity import route_tag
 from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
-from xmpp_bridge.messages import PushNotification
+from xmpp_bridge.limits import DeviceLimit, Rates
+from xmpp_bridge.messages import NOBODY, PushNotification
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.decisions import Decision, Domains, Verdict
-from xmpp_bridge.rules.limits import DeviceLimit, Rates
+from xmpp_bridge.rules import Decision, Domains, Verdict
 from xmpp_bridge.tests.talking import (
     CALL_TOKEN,
     FORWARDED,

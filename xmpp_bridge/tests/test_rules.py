@@ -1,7 +1,6 @@
 """Decisions of the bridge: domains served, verdicts on pushes and commands, answers, times to live, and limits."""
 
 import itertools
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,22 +13,20 @@ from hypothesis import strategies as st
 from kit.buckets.bucket import Limit
 from notifications.messages import Grade, PushLimit
 from registrations.messages import TokenType
+from xmpp_bridge.commands import COMMAND_ERRORS, Refusal
+from xmpp_bridge.limits import ROOTS, DeviceLimit, Limits, Rates
 from xmpp_bridge.messages import Dialect, Format, Origin, Payload, PushNotification, StanzaError
-from xmpp_bridge.rules.decisions import (
+from xmpp_bridge.rules import (
     ANSWERS,
-    COMMAND_ERRORS,
     Decision,
     Domains,
     Known,
-    Refusal,
     Verdict,
     answer_to,
-    choose_app,
     decide,
     time_to_live,
     verify,
 )
-from xmpp_bridge.rules.limits import ROOTS, DeviceLimit, Limits, Rates
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -320,21 +317,6 @@ def test_every_verdict_and_every_refusal_has_its_answer() -> None:
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("named", "offered", "chosen"),
-    [
-        ("verona", {"verona", "padua"}, "verona"),
-        ("mantua", {"verona"}, Refusal.NOT_FOUND),
-        ("", {"verona"}, "verona"),
-        ("", {"verona", "padua"}, Refusal.BAD_REQUEST),
-        ("", set(), Refusal.NOT_FOUND),
-        ("verona", set(), Refusal.NOT_FOUND),
-    ],
-)
-def test_which_app_a_command_is_about(named: str, offered: Collection[str], chosen: str | Refusal) -> None:
-    assert choose_app(named, offered) == chosen
 
 
 # Token buckets --------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from django.db import connection
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
 from tests.rig.statements import before_each_statement
-from xmpp_bridge.component import handler
+from xmpp_bridge import handler
 from xmpp_bridge.inbound import Inbound
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
-from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,7 +84,7 @@ def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_su
         assert [(answer.get("id"), error_of(answer)) for answer in answers] == [("one", TROUBLE), ("two", TROUBLE)]
         fields = {"token": APN_TOKEN, "device-id": "phone"}
         assert error_of(service.command("register-push-apns", fields)) == TROUBLE
-        assert service.find_ended() == []
+        assert service.take_own() == ([], [])
         ping = "<ping xmlns='urn:xmpp:ping'/>"  # which needs no database, as does a malformed push
         [answer] = service.receive_all(f"<iq type='get' id='1' from='a.test' to='push.montague.test'>{ping}</iq>")
         assert answer.get("type") == "result"
@@ -104,9 +104,9 @@ def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Serv
         answers = service.receive_all(*(push2(phone.client, encrypted(), stanza_id=name) for name in ("one", "two")))
         assert [error_of(answer) for answer in answers] == [TROUBLE, TROUBLE]
         assert error_of(service.command("register-push-apns", {"token": APN_TOKEN})) == TROUBLE
-        assert (service.find_ended(), len(tried)) == ([], 1)
+        assert (service.take_own(), len(tried)) == (([], []), 1)
         clock.now += 3
-        assert (service.find_ended(), len(tried)) == ([], 2)
+        assert (service.take_own(), len(tried)) == (([], []), 2)
 
 
 @pytest.mark.usefixtures("clock")

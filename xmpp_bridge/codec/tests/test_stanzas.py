@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from notifications.messages import Grade
 from xmpp_bridge.codec import answers
-from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.errors import BrokenStream
-from xmpp_bridge.codec.names import COMPONENT
-from xmpp_bridge.codec.pushes.forms import FormField
+from xmpp_bridge.codec.answers import FormField
+from xmpp_bridge.codec.elements import COMPONENT, BrokenStream, parse
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
 from xmpp_bridge.codec.tests.test_recorded import STANZAS, same_tree, stanza_bytes
 from xmpp_bridge.messages import (

@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from xmpp_bridge.codec import stream as stream_module
-from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.errors import BrokenStream
-from xmpp_bridge.codec.limits import MAX_STANZA_BYTES, MAX_TAG_BYTES, MAX_TAGS
+from xmpp_bridge.codec.elements import BrokenStream, parse
 from xmpp_bridge.codec.stream import (
     CLOSING,
+    MAX_STANZA_BYTES,
+    MAX_TAG_BYTES,
+    MAX_TAGS,
     Closed,
     Event,
     Failed,

@@ -14,9 +14,9 @@ from pushserver.api import tokens
 from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
-from xmpp_bridge.devices.registering import carry_out
+from xmpp_bridge.devices import carry_out
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.limits import Rates
 from xmpp_bridge.tests.talking import (
     APN_TOKEN,
     CALL_TOKEN,

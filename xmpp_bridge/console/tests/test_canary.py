@@ -5,14 +5,14 @@ from datetime import timedelta
 import pytest
 from django.conf import LazySettings
 from django.core.cache import cache
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from kit.canary.engine import ChainBroken, Diagnosis
 from notifications.console.canary import Push
 from notifications.models import Notification
 from tests.rig import rows
-from xmpp_bridge.component import queued_stanzas
-from xmpp_bridge.component.status import MISSING
+from xmpp_bridge.component import MISSING
 from xmpp_bridge.console import canary as chain
 from xmpp_bridge.console.canary import REGISTER, Cause, Link, Talk, canary, diagnose, diagnose_push, write_command
 from xmpp_bridge.console.models import CanaryRun
@@ -76,8 +76,8 @@ def test_a_queued_stanza_is_sent_once_and_its_answer_is_recorded_with_the_author
     by: str, is_own: bool
 ) -> None:
     service = Service()
-    queued_stanzas.queue("queued-1", "<iq/>")
-    assert [service.take_queued() for _ in range(2)] == [[b"<iq/>"], []]
+    CanaryStanza.objects.create(pk="queued-1", text="<iq/>", queued_at=Now())
+    assert [service.take_own() for _ in range(2)] == [([], [b"<iq/>"]), ([], [])]
     condition = "<internal-server-error xmlns='urn:ietf:params:xml:ns:xmpp-stanzas'/>"
     error = f"<error type='wait' by='{by}'>{condition}</error>"
     assert service.receive(answer(inside=error, kind="error") if by else answer()) is None
@@ -88,9 +88,9 @@ def test_a_queued_stanza_is_sent_once_and_its_answer_is_recorded_with_the_author
 
 def test_an_answer_from_another_sender_or_to_a_stanza_that_was_not_sent_is_not_recorded() -> None:
     service = Service()
-    queued_stanzas.queue("queued-1", "<iq/>")
+    CanaryStanza.objects.create(pk="queued-1", text="<iq/>", queued_at=Now())
     service.receive(answer())
-    service.take_queued()
+    service.take_own()
     service.receive(answer(sender="evil.test"))
     assert CanaryStanza.objects.get().answered_at is None
 

@@ -17,12 +17,12 @@ from kit.metrics import port
 from kit.processes.leader import Leader, key_of
 from kit.processes.ready import announce_ready
 from kit.processes.starting import wait_until_fit
-from xmpp_bridge.component.connection import Address
-from xmpp_bridge.component.handler import StanzaHandler
-from xmpp_bridge.component.running import Component
+from xmpp_bridge.component import Component
+from xmpp_bridge.connection import Address
+from xmpp_bridge.handler import StanzaHandler
+from xmpp_bridge.limits import Limits, Rates
 from xmpp_bridge.metrics import LEADING
-from xmpp_bridge.rules.decisions import Domains
-from xmpp_bridge.rules.limits import Limits, Rates
+from xmpp_bridge.rules import Domains
 
 log = structlog.get_logger(__name__)
 # A database that does not accept a connection within this time counts as away, and pushes are answered with `wait`.

@@ -1,4 +1,7 @@
-"""Decisions about pushes and commands: who may send them, the verdict on each push, and its answer. Pure."""
+"""Rules about pushes: who may send them, the verdict on each push, its answer, and the content for the device. Pure.
+
+See docs/xmpp.md.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterator
@@ -8,10 +11,10 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from notifications.messages import Effect, Grade, PushLimit
+from notifications.messages import Content, Effect, Grade, PushLimit
 from registrations.messages import TokenType
-from xmpp_bridge.messages import Dialect, PushNotification, StanzaError, Style
-from xmpp_bridge.rules.limits import DeviceLimit, Limits, Mark
+from xmpp_bridge.limits import DeviceLimit, Limits, Mark
+from xmpp_bridge.messages import Dialect, Payload, PushNotification, StanzaError, Style
 
 
 class Verdict(StrEnum):
@@ -71,6 +74,11 @@ SILENT = frozenset({Verdict.IGNORED, Verdict.GONE_BEFORE})
 CALL_TTL = timedelta(seconds=30)
 WAKE_TTL = timedelta(hours=1)
 PAYLOAD_TTL = timedelta(hours=24)
+
+# Version of the content's data for apps, the word for a payload that was too large, and the length of a text.
+VERSION = "1"
+TRUNCATED = "truncated"
+MAX_BODY_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,32 +280,46 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
     return PAYLOAD_TTL if has_payload else WAKE_TTL
 
 
-# Commands -------------------------------------------------------------------------------------------------------------
+# Content: the text and sound that the device shows, and the data for the app, by the app's style ----------------------
+# The keys of the data are short because a full payload of mod_push2 leaves some 160 of Apple's 4096 bytes.
 
 
-class Refusal(StrEnum):
-    """The reason why a command is not carried out."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The style, text and sound of an app's pushes, and the tag by which the app recognises the account."""
 
-    NOT_FOUND = "not_found"
-    FORBIDDEN = "forbidden"  # the sender is no account, or its domain is not served
-    BUSY = "busy"  # beyond a limit
-    BAD_REQUEST = "bad_request"
-    NOT_STORED = "not_stored"  # the database is away
-
-
-COMMAND_ERRORS: dict[Refusal, StanzaError] = {
-    Refusal.NOT_FOUND: NOT_FOUND,
-    Refusal.FORBIDDEN: FORBIDDEN,
-    Refusal.BUSY: BUSY,
-    Refusal.BAD_REQUEST: BAD_REQUEST,
-    Refusal.NOT_STORED: TROUBLE,
-}
-# The actions of a command (XEP-0050) that request its execution.
-PHASES = frozenset({"execute", "next", "complete"})
+    style: str
+    text: str
+    sound: str
+    tag: str
 
 
-def choose_app(named: str, offered: Collection[str]) -> str | Refusal:
-    """Return the app that a command is about: the one that it names, or without a name the only one offered."""
-    if named or not offered:
-        return named if named in offered else Refusal.NOT_FOUND
-    return next(iter(offered)) if len(offered) == 1 else Refusal.BAD_REQUEST
+def wake_content(look: Look, grade: Grade, *, is_truncated: bool = False) -> Content:
+    """Return the content of a wake-up. ``is_truncated`` says that it replaces a payload that was too large."""
+    if look.style == Style.CONVERSATIONS:
+        data = {"account": look.tag}
+    else:
+        data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "wake", "a": look.tag}
+    return Content(look.text, look.sound, data | ({"x": TRUNCATED} if is_truncated else {}))
+
+
+def payload_content(look: Look, grade: Grade, payload: Payload) -> Content:
+    """Return the content of a push with a ciphertext, which stays unchanged."""
+    iv = {"iv": payload.iv} if payload.iv else {}
+    match look.style:
+        case Style.TIGASE:
+            data = {"encrypted": payload.text} | iv
+        case Style.RFC8291:
+            data = {"rfc8291": payload.text} | iv
+        case Style.CONVERSATIONS:
+            data = {"account": look.tag}
+        case _:
+            data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "msg", "a": look.tag}
+            data |= {"e": payload.text, "f": payload.format} | ({"i": payload.iv} if payload.iv else {})
+    return Content(look.text, look.sound, data)
+
+
+def text_content(look: Look, body: str) -> Content:
+    """Return the content of a push with a user's text: Apple shows the text, and the app gets it as `b`."""
+    shown = body[:MAX_BODY_CHARACTERS]
+    return Content(shown, look.sound, {"v": VERSION, "k": "msg", "a": look.tag, "b": shown})

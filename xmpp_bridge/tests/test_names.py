@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmpp_bridge.codec.client_strings import ClientKeys, issue, verify_client, verify_node
-from xmpp_bridge.codec.jids import Jid, parse_domain, parse_jid
+from xmpp_bridge.identity import ClientKeys, issue, verify_client, verify_node
+from xmpp_bridge.messages import Jid, parse_domain, parse_jid
 
 OLD, NEW = (ClientKeys(name, name * 32, name.upper() * 32) for name in (b"o", b"n"))
 KEYS = (NEW, OLD)

@@ -1,15 +1,17 @@
-"""Commands with which apps register their devices, and the fields of their forms. Pure."""
+"""Commands with which apps register their devices: their forms, and the reasons to refuse them. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from registrations.messages import DeviceAddress, Environment, TokenType
-from xmpp_bridge.codec.limits import MAX_DEVICE_ID_CHARACTERS
-from xmpp_bridge.codec.pushes.forms import FormField
-from xmpp_bridge.rules.decisions import COMMAND_ERRORS, Refusal
+from xmpp_bridge.codec.answers import FormField
+from xmpp_bridge.messages import StanzaError
+from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE
 
+MAX_DEVICE_ID_CHARACTERS = 255
 APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
 FIREBASE_TOKEN = re.compile(r"[A-Za-z0-9_:\-]{32,4096}")
 
@@ -30,6 +32,27 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
+class Refusal(StrEnum):
+    """The reason why a command is not carried out."""
+
+    NOT_FOUND = "not_found"
+    FORBIDDEN = "forbidden"  # the sender is no account, or its domain is not served
+    BUSY = "busy"  # beyond a limit
+    BAD_REQUEST = "bad_request"
+    NOT_STORED = "not_stored"  # the database is away
+
+
+COMMAND_ERRORS: dict[Refusal, StanzaError] = {
+    Refusal.NOT_FOUND: NOT_FOUND,
+    Refusal.FORBIDDEN: FORBIDDEN,
+    Refusal.BUSY: BUSY,
+    Refusal.BAD_REQUEST: BAD_REQUEST,
+    Refusal.NOT_STORED: TROUBLE,
+}
+# The actions of a command (XEP-0050) that request its execution.
+PHASES = frozenset({"execute", "next", "complete"})
+
+
 class CommandRefused(Exception):  # noqa: N818 - says what happened
     """The command is refused. The hint goes to the app as the text of the error, and never quotes a value."""
 
@@ -39,28 +62,22 @@ class CommandRefused(Exception):  # noqa: N818 - says what happened
         self.outcome = refusal.value
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A submitted form. ``app`` is empty if none was chosen. ``address`` is None for a command that unregisters."""
+def read_device_id(fields: Mapping[str, str]) -> str:
+    """Return the id that an app gives its device, by the present or the former name of the field.
 
-    device_id: str
-    app: str
-    address: DeviceAddress | None
-
-
-def read_submission(action: Action, fields: Mapping[str, str]) -> Submission:
-    """Return the validated fields of a form.
-
-    Raises CommandRefused if a field is missing or invalid.
+    Raises CommandRefused.
     """
-    address = _read_address(action, fields) if action.is_registration else None
     device_id = fields.get("device-id") or fields.get("android-id") or ""
     if not 0 < len(device_id) <= MAX_DEVICE_ID_CHARACTERS:
         raise CommandRefused(Refusal.BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
-    return Submission(device_id, fields.get("app", ""), address)
+    return device_id
 
 
-def _read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
+def read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
+    """Return the address in a form.
+
+    Raises CommandRefused if a token is missing or invalid.
+    """
     token = fields.get("token", "")
     if action.token_type != TokenType.APN:
         if not FIREBASE_TOKEN.fullmatch(token):

@@ -9,10 +9,8 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-import structlog
-
 from xmpp_bridge.codec.answers import write_ping
-from xmpp_bridge.codec.errors import BrokenStream
+from xmpp_bridge.codec.elements import BrokenStream
 from xmpp_bridge.codec.stream import (
     CLOSING,
     Closed,
@@ -26,9 +24,8 @@ from xmpp_bridge.codec.stream import (
     handshake,
     opening,
 )
-from xmpp_bridge.component.handler import Arrived, StanzaHandler
-
-log = structlog.get_logger(__name__)
+from xmpp_bridge.devices import write_ends
+from xmpp_bridge.handler import Arrived, StanzaHandler
 
 CONNECT_SECONDS = 10.0
 # From the connection to the accepted handshake.
@@ -36,8 +33,7 @@ HANDSHAKE_SECONDS = 15.0
 # A half-open connection is detected only when the answer to a stanza of ours is missing.
 PING_EVERY_SECONDS = 60.0
 PING_SECONDS = 15.0
-ANNOUNCE_EVERY_SECONDS = 1.0
-QUEUED_EVERY_SECONDS = 0.5
+OWN_EVERY_SECONDS = 1.0
 # At a stop: seconds for the stanzas that were read, and then for those that arrive until the server closes the stream.
 IN_HAND_SECONDS = 1.0
 FINISH_SECONDS = 5.0
@@ -110,8 +106,7 @@ class Connection:
     async def _serve(self, reader: asyncio.StreamReader, stopped: asyncio.Event) -> str:
         await self._send(opening(self._address.domain))
         reading, answering = asyncio.create_task(self._read(reader)), asyncio.create_task(self._answer())
-        others = [asyncio.create_task(each) for each in (self._keep_alive(), self._announce(), self._send_queued())]
-        working = [answering, *others]
+        working = [answering, *map(asyncio.create_task, (self._keep_alive(), self._send_own()))]
         stopping = asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait([reading, stopping, *working], return_when=asyncio.FIRST_COMPLETED)
@@ -240,26 +235,17 @@ class Connection:
             if not is_alive:
                 raise ConnectionEnded("silent")
 
-    async def _announce(self) -> None:
-        """Announce disabled routes to users' servers, at most one batch each second."""
+    async def _send_own(self) -> None:
+        """Once a second announce a batch of ends to users' servers, and send the canary's stanzas to ourselves."""
         loop = asyncio.get_running_loop()
         await self._ready.wait()
         while True:
-            ended = await loop.run_in_executor(self._thread, self._handler.find_ended)
-            for announcement in self._handler.write_ends(ended):
-                await self._send(announcement)
+            ended, queued = await loop.run_in_executor(self._thread, self._handler.take_own)
+            for stanza in (*queued, *write_ends(ended, domain=self._address.domain)):
+                await self._send(stanza)
             if ended:
                 await loop.run_in_executor(self._thread, self._handler.note_announced, ended)
-            await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
-
-    async def _send_queued(self) -> None:
-        """Send the queued stanzas of the canary to ourselves, through the server."""
-        loop = asyncio.get_running_loop()
-        await self._ready.wait()
-        while True:
-            for stanza in await loop.run_in_executor(self._thread, self._handler.take_queued):
-                await self._send(stanza)
-            await asyncio.sleep(QUEUED_EVERY_SECONDS)
+            await asyncio.sleep(OWN_EVERY_SECONDS)
 
     async def _send(self, data: bytes) -> None:
         writer = self._writer

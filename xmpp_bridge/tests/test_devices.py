@@ -11,12 +11,11 @@ from registrations.encryption import Purpose, keyring
 from registrations.messages import DeviceAddress
 from registrations.models import RegistrationEvent, Route
 from tests.rig.statements import statements
-from xmpp_bridge.codec.client_strings import verify_client, verify_node
-from xmpp_bridge.codec.names import DATA_FORM
-from xmpp_bridge.identity import client_keys
+from xmpp_bridge.codec.elements import DATA_FORM
+from xmpp_bridge.identity import client_keys, verify_client, verify_node
+from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App, Device
-from xmpp_bridge.rules.decisions import Domains
-from xmpp_bridge.rules.limits import Rates
+from xmpp_bridge.rules import Domains
 from xmpp_bridge.tests.talking import (
     APN_TOKEN,
     CALL_TOKEN,

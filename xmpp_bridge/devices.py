@@ -1,0 +1,356 @@
+"""Devices: registered by the ad-hoc commands of apps or by operators over HTTP, ended, announced and removed.
+
+An account registers its own devices: its server stamps the command with its address. Of the account, only a keyed hash
+and the domain are stored. See docs/xmpp.md.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+
+from kit.db.deleting import delete_in_chunks
+from kit.db.statements import fetch
+from kit.expiry.asking import may_end
+from kit.metrics.batches import count
+from notifications.acceptance import acceptance
+from registrations.messages import DeviceAddress, TokenType
+from registrations.models import RegistrationEvent, Route
+from registrations.quotas import parameters_of
+from xmpp_bridge import statements
+from xmpp_bridge.codec import answers
+from xmpp_bridge.commands import (
+    ACTIONS,
+    PHASES,
+    Action,
+    CommandRefused,
+    Refusal,
+    form_fields,
+    read_address,
+    read_device_id,
+)
+from xmpp_bridge.identity import canary_apps, client_keys, device_keys, issue, keys_named, owner_keys, session_ids
+from xmpp_bridge.limits import Limits
+from xmpp_bridge.messages import BRIDGE, NOBODY, Command, Jid, Origin, StanzaError, parse_jid
+from xmpp_bridge.metrics import ANNOUNCED, COMMANDS
+from xmpp_bridge.models import App, Device
+from xmpp_bridge.rules import Domains
+
+# Devices that one step of the retention ends.
+CHUNK = 200
+# Ends announced at a time. The number is small, so that a wave of ends does not delay answers.
+BATCH = 50
+UNKNOWN_SESSION = "sessionid: not a session of this client and command"
+APP_NOT_NAMED = "app: required, because there are several"
+INSTRUCTIONS = "The server of your account can read the values of this form."
+Kind = RegistrationEvent.Kind
+State = Device.State
+
+
+class Done(NamedTuple):
+    """The result of a command. ``values`` holds secrets of the device, for its app alone."""
+
+    values: Mapping[str, str]
+    outcome: str
+    device_id: UUID
+
+
+class Registering:
+    """Execution of commands in the connected process, which keeps the limits. ``domain`` is our own."""
+
+    def __init__(self, domain: str, limits: Limits, domains: Domains) -> None:
+        self._domain = domain
+        self._limits = limits
+        self._domains = domains
+
+    def answer(self, command: Command, *, now: datetime) -> bytes:
+        """Carry out one command in a transaction of its own, and return its answer.
+
+        A command beyond a limit is refused without a transaction. Raises the errors of the database. Nothing is stored
+        or charged then.
+        """
+        try:
+            answer, outcome = self._answer(command, now=now)
+        except CommandRefused as refused:
+            answer, outcome = answers.write_error(command.origin, refused.error, by=self._domain), refused.outcome
+        except BaseException:
+            self._limits.take_back()
+            raise
+        self._limits.keep()
+        count(COMMANDS, [(outcome,)])
+        return answer
+
+    def refuse(self, command: Command, refusal: Refusal) -> bytes:
+        """Return the answer to a command that is not carried out."""
+        refused = CommandRefused(refusal)
+        count(COMMANDS, [(refused.outcome,)])
+        return answers.write_error(command.origin, refused.error, by=self._domain)
+
+    def _answer(self, command: Command, *, now: datetime) -> tuple[bytes, str]:
+        origin, node = command.origin, command.node
+        action = ACTIONS.get(node)
+        if action is None:
+            raise CommandRefused(Refusal.NOT_FOUND)
+        account = self._authorise(command, now=now)
+        sessions = session_ids(node, origin.sender)
+        session = command.session or sessions[0]
+        if session not in sessions:
+            raise CommandRefused(Refusal.BAD_REQUEST, UNKNOWN_SESSION)
+        if command.action == "cancel":
+            return answers.write_command_canceled(origin, node, session), "canceled"
+        if command.action not in PHASES:
+            raise CommandRefused(Refusal.BAD_REQUEST)
+        if command.fields is None:
+            fields = form_fields(action, [app.slug for app in _apps_for(action)])
+            return answers.write_command_form(origin, node, session, action.name, INSTRUCTIONS, fields), "form"
+        done = self._carry_out(action, account, command, now=now)
+        return answers.write_command_result(origin, node, session, done.values), done.outcome
+
+    def _carry_out(self, action: Action, account: Jid, command: Command, *, now: datetime) -> Done:
+        def take_route() -> bool:
+            return self._limits.take_route(account.domain, now.timestamp())
+
+        service = parse_jid(command.origin.service) or NOBODY
+        fields = dict(command.fields or {})
+        fields["app"] = fields.get("app") or service.local
+        with transaction.atomic():
+            return carry_out(
+                action,
+                account,
+                fields,
+                domain=self._domain,
+                max_devices=self._limits.rates.devices_per_user,
+                take_route=take_route,
+                now=now,
+            )
+
+    def _authorise(self, command: Command, *, now: datetime) -> Jid:
+        """Return the sender of a command: a client of an account, in a domain that is served.
+
+        Raises CommandRefused.
+        """
+        sender = parse_jid(command.origin.sender) or NOBODY
+        if not (sender.local and sender.resource and self._domains.serve(sender.domain)):
+            raise CommandRefused(Refusal.FORBIDDEN)
+        if not self._limits.take_command(owner_keys("", sender.bare)[0], sender.domain, now.timestamp()):
+            raise CommandRefused(Refusal.BUSY)
+        return sender
+
+
+def carry_out(
+    action: Action,
+    account: Jid,
+    fields: Mapping[str, str],
+    *,
+    domain: str,
+    max_devices: int,
+    take_route: Callable[[], bool] = lambda: True,
+    now: datetime,
+) -> Done:
+    """Register or unregister a device of an account by a submitted form, inside a transaction of the caller.
+
+    ``domain`` is our own, and ``max_devices`` the limit of an account's devices in an app. ``take_route`` charges a new
+    device to further limits, and returns whether it is within them.
+
+    Raises CommandRefused.
+    """
+    address = read_address(action, fields) if action.is_registration else None
+    device_id = read_device_id(fields)
+    app = _choose_app(action, fields.get("app", ""), is_canary=account.domain == domain)
+    keys, owners = device_keys(app.slug, account.bare, device_id), owner_keys(app.slug, account.bare)
+    device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
+    if address is None:
+        return _unregister(action, device, now=now)
+    outcome = "refreshed" if device else "registered"
+    if not device:
+        is_below_limit = _has_place_in_account(owners, max_devices, now=now)
+        if not (is_below_limit and take_route() and _has_place_in_all(now=now)):
+            raise CommandRefused(Refusal.BUSY)
+        device = Device(app=app, domain=account.domain)
+    device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
+    _register(device, action, address, now=now)
+    return Done({"jid": domain, **asdict(issue(device.id, client_keys()[0]))}, outcome, device.id)
+
+
+def _choose_app(action: Action, slug: str, *, is_canary: bool) -> App:
+    """Return the app of this slug, or without a slug the only app there is.
+
+    Raises CommandRefused.
+    """
+    apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
+    if not slug and len(apps) > 1:
+        raise CommandRefused(Refusal.BAD_REQUEST, APP_NOT_NAMED)
+    app = apps.get(slug or next(iter(apps), ""))
+    if app is None:
+        raise CommandRefused(Refusal.NOT_FOUND)
+    return app
+
+
+def _apps_for(action: Action, *, is_canary: bool = False) -> list[App]:
+    """Return the apps that a command may name. Only the canary may name its own app."""
+    apps = App.objects.filter(is_retired=False).order_by("slug")
+    apps = apps.filter(slug__in=canary_apps()) if is_canary else apps.exclude(slug__in=canary_apps())
+    return list(apps.exclude(app_topic="") if action.token_type == TokenType.APN else apps.filter(takes_firebase=True))
+
+
+def _has_place_in_account(owners: Sequence[bytes], limit: int, *, now: datetime) -> bool:
+    """Return whether an account may have one more device. At its limit, the one whose route was disabled first ends."""
+    owned = Device.objects.filter(owner_key__in=owners, state=State.ACTIVE)
+    if owned.count() < limit:
+        return True
+    dead = owned.filter(route__state=Route.State.DISABLED).order_by("route__disabled_at")
+    device = dead.select_for_update(of=["self"], skip_locked=True).first()
+    if device:
+        end(device, State.EXPIRED, now=now)
+    return device is not None
+
+
+def _has_place_in_all(*, now: datetime) -> bool:
+    """Return whether the table has a place for a new device. If it is full, the row of another device is removed.
+
+    The device that ended first goes, or one that a new one may replace.
+    """
+    [(devices,)] = fetch(statements.STORED_DEVICES)
+    if devices < settings.XMPP_MAX_DEVICES:
+        return True
+    ended = Device.objects.exclude(state=State.ACTIVE).filter(announced_from=None).order_by("ended_at")
+    if device := ended.select_for_update(skip_locked=True).first():
+        device.delete()
+        return True
+    drawn = fetch(statements.DRAW_DEVICES, parameters_of(BRIDGE, 1, now=now))
+    for device in Device.objects.filter(pk__in=[device_id for (device_id,) in drawn]).select_related("route"):
+        end(device, State.EXPIRED, now=now)
+        device.delete()
+    return bool(drawn)
+
+
+def _register(device: Device, action: Action, address: DeviceAddress, *, now: datetime) -> None:
+    """Set the address of a device's route, which also enables a disabled route."""
+    route = device.route or Route(generation=0, created_at=now)
+    app_topic = device.app.app_topic if action.token_type == TokenType.APN else ""
+    if route.pseudonym is None:  # the route is new, or older than the history
+        kind = Kind.REGISTERED
+    else:
+        is_same = route.is_at(action.token_type, app_topic, address.encode())
+        kind = Kind.REFRESHED if is_same else Kind.TOKEN_CHANGED
+    was_active = route.state == Route.State.ACTIVE
+    route.set_address(settings.XMPP_GATEWAY, action.token_type, app_topic, address.encode())
+    route.is_end_awaited = True
+    route.bridge = BRIDGE
+    route.pseudonym = route.pseudonym or uuid4()
+    route.save()
+    # Reports count the registrations that are active on a day, so one refresh a day is enough.
+    if kind is not Kind.REFRESHED or not was_active or device.registered_at.date() < now.date():
+        _record(route, kind, now=now)
+    device.route = route
+    device.registered_at = now
+    device.save()
+
+
+def _record(route: Route, kind: Kind, *, now: datetime) -> None:
+    if route.pseudonym:
+        RegistrationEvent.about(route, kind, pseudonym=route.pseudonym, at=now).save()
+
+
+def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
+    if device is None or (device.route and device.route.token_type != action.token_type):
+        raise CommandRefused(Refusal.NOT_FOUND)
+    end(device, State.UNREGISTERED, now=now)
+    return Done({}, "unregistered", device.id)
+
+
+# The end of a device --------------------------------------------------------------------------------------------------
+
+
+def end(device: Device, state: Device.State, *, now: datetime) -> None:
+    """End a device: delete its route and withdraw its notifications, inside a transaction of the caller.
+
+    The row of the device stays, so that later pushes to it get the error that it is gone. It keeps the address from
+    which the end is announced, until that is done.
+    """
+    route, device.route = device.route, None
+    device.state, device.ended_at = state, now
+    if route and route.state == Route.State.DISABLED and not route.is_end_awaited:
+        device.announced_from = None
+    device.save()
+    if route:
+        acceptance.withdraw([route.pk], now=now)
+        _record(route, Kind.EXPIRED if state == State.EXPIRED else Kind.UNREGISTERED, now=now)
+        route.delete()
+
+
+def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """End devices that were neither pushed to nor registered again for ``keep``. Yield how many each step ended.
+
+    If they are more than may end without an operator's permission, none ends (`kit.expiry`).
+    """
+    unused = Q(registered_at__lt=now - keep) & (Q(pushed_at__isnull=True) | Q(pushed_at__lt=now - keep))
+    devices = Device.objects.filter(unused, state=State.ACTIVE)
+    if not may_end("devices", devices.count(), Device.objects.filter(state=State.ACTIVE).count(), now=now):
+        return
+    while True:
+        with transaction.atomic():
+            chunk = list(devices.order_by("registered_at").select_for_update(skip_locked=True)[:CHUNK])
+            for device in chunk:
+                end(device, State.EXPIRED, now=now)
+        if not chunk:
+            return
+        yield len(chunk)
+
+
+def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Delete the rows of devices that ended ``keep`` ago. Yield how many each step deleted."""
+    ended = Device.objects.filter(ended_at__lt=now - keep).exclude(state=State.ACTIVE)
+    return delete_in_chunks(ended.order_by("ended_at"))
+
+
+# Announcements of ends: messages to the users' servers that pushed to a device, before their next push. XEP-0357 has no
+# such message, so its servers get the error at their next push. So does a server that pushes in the name of an account,
+# because accounts are not stored.
+
+
+class Ended(NamedTuple):
+    """A disabled route whose end is awaited, or without ``route_id`` a device that ended.
+
+    If ``announced_from`` is None, the end cannot be announced.
+    """
+
+    route_id: int | None
+    device_id: UUID | None
+    domain: str | None
+    announced_from: str | None
+    key_name: bytes | None
+
+
+def find_ended() -> list[Ended]:
+    """Return disabled routes and ended devices whose end is not announced yet, at most `BATCH` of each."""
+    with transaction.atomic():
+        both = (statements.DISABLED_ROUTES, statements.ENDED_DEVICES)
+        return [Ended._make(row) for sql in both for row in fetch(sql, {"limit": BATCH})]
+
+
+def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
+    """Return the announcements of the ends that can be announced. ``domain`` is our own."""
+    return [_write(each, domain) for each in ended if each.device_id and each.announced_from is not None]
+
+
+def _write(ended: Ended, domain: str) -> bytes:
+    service = f"{ended.announced_from}@{domain}" if ended.announced_from else domain
+    client = issue(ended.device_id or uuid4(), keys_named(ended.key_name)).client
+    origin = Origin("message", uuid4().hex, ended.domain or "", service)
+    return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
+
+
+def note_announced(ended: list[Ended]) -> None:
+    """Record that these ends were written to the connection. If one is lost, the next push gets the error."""
+    if ended:
+        routes = [each.route_id for each in ended if each.route_id]
+        Route.objects.filter(pk__in=routes, state=Route.State.DISABLED).update(is_end_awaited=False)
+        devices = [each.device_id for each in ended if each.device_id and not each.route_id]
+        Device.objects.filter(pk__in=devices).exclude(state=Device.State.ACTIVE).update(announced_from=None)
+        ANNOUNCED.inc(sum(each.announced_from is not None for each in ended))

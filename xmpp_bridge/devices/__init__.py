@@ -1,1 +1,0 @@
-"""Devices: registration by the commands of apps, lookup, and removal. See docs/xmpp.md."""
