@@ -77,7 +77,7 @@ settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 from django.test import TransactionTestCase  # noqa: E402
 
 from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
-from kit.processes import own_faults  # noqa: E402
+from kit.processes.starting import OWN_FAULT  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests.rig import budget, databases  # noqa: E402
 from tests.rig.server import Fleet, NewFleet, running  # noqa: E402
@@ -213,9 +213,9 @@ def admin_user(django_user_model: Any, db: None) -> Any:  # noqa: ARG001 - the d
 @pytest.fixture(autouse=True)
 def no_own_faults() -> None:
     """Forget the faults that an earlier test met, because the server believes in them for seconds."""
-    for metric in own_faults.OWN_FAULT.collect():
+    for metric in OWN_FAULT.collect():
         for sample in metric.samples:
-            own_faults.OWN_FAULT.labels(*sample.labels.values()).set(0)
+            OWN_FAULT.labels(*sample.labels.values()).set(0)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from bench.path import Parts
 from bench.running.servers import PUBLISH_PATH, TOPIC, Around, wait_until
 from bench.running.tables import show
 from kit.batches.batch import Wakeup, Worker
-from kit.http.connections import Connections
+from kit.http import Connections
 from kit.processes.leader import Term
 from notifications.tasks import new_steps
 from waku_bridge.messages import WakuMessage

@@ -29,7 +29,7 @@ from bench.running.load import Load
 from bench.running.phones import Phones
 from bench.running.tables import Cell, show
 from kit.batches.batch import RECENT
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.sessions import BATCH_WORKER, set_all
 from notifications.delivery import recording, settling
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel

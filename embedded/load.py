@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from embedded.figures import Distribution, distribution
 from kit.buckets.bucket import BucketLimits
-from kit.figures import Distribution, distribution
-from kit.http.connections import ERRORS, Connections
+from kit.http import ERRORS, Connections
 from waku_bridge.client.core import new_identity
 from waku_bridge.client.events import Destination
 from waku_bridge.client.notices import ask_to_push, one_to_one

@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from kit.health.indicators import Indicator, Kind
 from kit.health.notices import NoticeCache
 from kit.health.waiting import Tile
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import StoredGauge
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, LiteralString
 
-from kit.db.postgresql.base import Rows
+from kit.db.base import Rows
 from kit.db.statements import array_value, fetch, write_rows
 
 # A column with its type.

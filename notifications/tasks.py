@@ -15,9 +15,9 @@ from django.conf import settings
 from kit.batches.batch import Step, Wakeup, Worker
 from kit.buckets.shared import forget_full
 from kit.db.clock import database_now
-from kit.processes.stopping import WORKER_STOP
-from kit.processes.tasks import MessageTask, run_for_a_while
-from kit.tracing import errors, spans
+from kit.db.deleting import run_for_a_while
+from kit.processes.tasks import WORKER_STOP, MessageTask
+from kit.tracing import close
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for, open_all
@@ -85,8 +85,7 @@ def _end() -> None:
 @signals.worker_process_shutdown.connect
 def close_exports(**_kwargs: object) -> None:
     """Export the remaining traces and errors. Children of a pool end without Python's own exit handlers."""
-    for exports in (spans, errors):
-        exports.close()
+    close()
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # not retried, because the next run comes soon

@@ -14,7 +14,7 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kit.processes.ready import announce_ready
+from kit.processes import announce_ready
 from pushserver.config.role import Role
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "pushserver.settings")
@@ -97,10 +97,10 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
     METRICS_PORT shows what this worker waits for. It has the metrics that the children count in files, too.
     """
-    from kit.metrics import port  # noqa: PLC0415 - counts in files only when it is imported after the settings
+    from kit.exposition import serve  # noqa: PLC0415 - counts in files only when it is imported after the settings
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
-    port.serve()
+    serve()
     wait_until_fit(is_worker=True)
 
 
@@ -108,7 +108,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 def start_threads(**_kwargs: Any) -> None:
     """Run beat and the watch in the worker for maintenance. They end first, so that no task of theirs has to wait."""
     if _serves_maintenance():
-        from kit.processes.beat import Beat  # noqa: PLC0415 - possible once apps are loaded
+        from pushserver.threads import Beat  # noqa: PLC0415 - possible once apps are loaded
 
         for thread in (Beat(app), import_string(settings.WATCH)()):
             signals.worker_shutting_down.connect(lambda thread=thread, **_: thread.stop(), weak=False)

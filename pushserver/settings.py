@@ -12,8 +12,8 @@ from typing import Any
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from kit.db.postgresql import sessions
-from kit.db.postgresql.timeouts import IDLE_SECONDS, Timeouts
+from kit.db import sessions
+from kit.db.sessions import IDLE_SECONDS, Timeouts
 from pushserver.config import embedded
 from pushserver.config.catalogue import NAMES
 from pushserver.config.environment import (
@@ -97,7 +97,7 @@ _SERVER_SILENCE = {
     "tcp_user_timeout": "10000ms",
 }
 # What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
-# Reports, retention and migrations have timeouts of their own, see `kit.db.timeouts`; commands have no end.
+# Reports, retention and migrations have timeouts of their own, see `kit.db.connections`; commands have no end.
 DATABASE_TIMEOUTS = Timeouts(
     statement_seconds=0 if ROLE is Role.COMMAND else 20.0,
     lock_seconds=10.0,
@@ -118,7 +118,7 @@ def _database() -> dict[str, Any]:
     # this is for `kit.db.statements`.
     parameters = {"prepare_threshold": 5, **_CLIENT_SILENCE, **given, "options": session}
     kept_open = {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
-    return {"ENGINE": "kit.db.postgresql", **named, **kept_open, "OPTIONS": parameters}
+    return {"ENGINE": "kit.db", **named, **kept_open, "OPTIONS": parameters}
 
 
 def _database_parameters() -> dict[str, Any]:

@@ -8,8 +8,9 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
+from kit.db.deleting import run_for_a_while
 from kit.operations import parts
-from kit.processes.tasks import MessageTask, run_for_a_while
+from kit.processes.tasks import MessageTask
 from pushserver.history import hours, retention, traffic
 
 log = structlog.get_logger(__name__)

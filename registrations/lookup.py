@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from kit.db.statements import fetch, write
-from kit.metrics.batches import count
+from kit.metrics import count
 from registrations import metrics, statements
 from registrations.encryption import Purpose, keyring
 from registrations.messages import QueryInfo

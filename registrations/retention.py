@@ -6,8 +6,8 @@ from typing import Any, LiteralString
 
 from kit.db.partitions import WRITTEN_ONCE, DayTable
 from kit.db.statements import fetch
-from kit.expiry.asking import may_end
-from kit.metrics.batches import count
+from kit.expiry.models import may_end
+from kit.metrics import count
 from registrations import metrics, statements
 from registrations.models import RegistrationEvent, Route
 

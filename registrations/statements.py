@@ -6,8 +6,7 @@ Statements of the path run through `kit.db.statements`, whose parameters are bou
 from datetime import timedelta
 from typing import LiteralString
 
-from kit.db.estimates import stored
-from kit.db.statements import unindexed
+from kit.db.statements import stored, unindexed
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import PROVEN_PER_ADDRESS
 
@@ -97,7 +96,7 @@ NOTE_DELIVERED: LiteralString = f"""
 
 # Quotas, and the rows that go when a table is full --------------------------------------------------------------------
 
-# Expressions for estimated numbers of rows (see `kit.db.estimates`).
+# Expressions for estimated numbers of rows (see `kit.db.statements`).
 STORED_TOMBSTONES: LiteralString = stored(
     "registrations_registration", where=f"state = '{Registration.State.UNREGISTERED}'", index="registration_tombstone"
 )

@@ -13,9 +13,8 @@ from celery import shared_task
 from django.conf import settings
 
 from kit.db.clock import database_now
-from kit.db.timeouts import REPORTS, timeouts
-from kit.processes.stopping import WORKER_STOP
-from kit.processes.tasks import MessageTask
+from kit.db.connections import REPORTS, timeouts
+from kit.processes.tasks import WORKER_STOP, MessageTask
 from spark_reports.mail import send_owed
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.nights import nights, status

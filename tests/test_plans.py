@@ -17,7 +17,7 @@ from pytest_django import DjangoDbBlocker
 
 from kit import work
 from kit.db.partitions import IS_UNDER_WAY, with_days
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from tests.rig.delivering import Process
 from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request

@@ -6,8 +6,8 @@ from django.conf import settings
 
 from kit.batches.batch import Step, Wakeup
 from kit.batches.journal import InFlightJournal
-from kit.http.connections import lasting_connections
-from kit.processes.once import once
+from kit.http import lasting_connections
+from kit.processes import once
 from notifications import bridges
 from notifications.delivery.steps import Delivery
 from waku_bridge.inbound.steps import InboxIntake

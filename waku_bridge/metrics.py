@@ -9,8 +9,7 @@ as Unix time, so that `time() - x` goes on growing when nothing sets it.
 from prometheus_client import Counter, Gauge
 
 from kit.batches.marks import since
-from kit.metrics.batches import BatchHistogram
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import BatchHistogram, StoredGauge
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 # Reading --------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from kombu.exceptions import OperationalError
 
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
 from kit.db.clock import database_now
+from kit.db.deleting import run_for_a_while
 from kit.db.partitions import UNDER_WAY
 from kit.db.reasons import reason
-from kit.expiry.asking import waiting
-from kit.processes.tasks import MessageTask, run_for_a_while
+from kit.expiry.models import waiting
+from kit.processes.tasks import MessageTask
 from registrations.retention import remove_tombstones
 from waku_bridge import query_topics
 from waku_bridge.inbox import inbox, pending_keys

@@ -16,8 +16,8 @@ from django.db.models import Q
 
 from kit.db.deleting import delete_in_chunks
 from kit.db.statements import fetch
-from kit.expiry.asking import may_end
-from kit.metrics.batches import count
+from kit.expiry.models import may_end
+from kit.metrics import count
 from notifications.acceptance import acceptance
 from registrations.messages import DeviceAddress, TokenType
 from registrations.models import RegistrationEvent, Route

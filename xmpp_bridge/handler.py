@@ -16,11 +16,10 @@ from django.db import Error, connection
 from django.db.models.functions import Now
 
 from kit.db.clock import clock
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.connections import set_timeouts
 from kit.db.reasons import is_closed, is_conflict, is_lock_timeout, is_unavailable
+from kit.db.sessions import BATCH_WORKER, Timeouts, set_all
 from kit.db.statements import fetch, write
-from kit.db.timeouts import set_timeouts
 from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import COMMANDS as COMMANDS_NODE

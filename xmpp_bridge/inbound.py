@@ -15,8 +15,8 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.db.statements import fetch, write
-from kit.metrics.batches import count
-from kit.tracing.spans import Role, step
+from kit.metrics import count
+from kit.tracing import Role, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.acceptance.storing import NewNotification, NewRequest

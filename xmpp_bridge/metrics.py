@@ -5,8 +5,7 @@ No label has values that senders choose, so domains are not labels.
 
 from prometheus_client import Counter, Gauge
 
-from kit.metrics.batches import BatchHistogram
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import BatchHistogram, StoredGauge
 from registrations.models import Route
 
 CONNECTED = Gauge(

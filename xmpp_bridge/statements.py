@@ -3,8 +3,7 @@
 from datetime import timedelta
 from typing import LiteralString
 
-from kit.db.estimates import stored
-from kit.db.statements import table
+from kit.db.statements import stored, table
 from notifications.models import OpenNotification
 from notifications.queues.queues import WAITS
 from registrations.models import Route

@@ -7,7 +7,8 @@ import structlog
 from celery import shared_task
 
 from kit.db.clock import database_now
-from kit.processes.tasks import MessageTask, run_for_a_while
+from kit.db.deleting import run_for_a_while
+from kit.processes.tasks import MessageTask
 from xmpp_bridge import devices
 
 # A device that was neither pushed to nor registered again for this time ends. Its row is removed as much later.

@@ -30,7 +30,7 @@ from setproctitle import setproctitle
 
 from embedded.supervisor.processes import ProcessSpec
 from kit.errors import StartError
-from kit.processes.ready import VARIABLE
+from kit.processes import READY_VARIABLE
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 _C = ctypes.CDLL(None)
@@ -106,7 +106,7 @@ def _run_child(spec: ProcessSpec, output: int, status: int) -> None:
         spec.prepare()
         os.environ.update(spec.environment)
         if spec.announces_ready:
-            os.environ[VARIABLE] = str(status)
+            os.environ[READY_VARIABLE] = str(status)
             os.set_inheritable(status, True)
         if spec.target is None:
             _exec(spec, parent)

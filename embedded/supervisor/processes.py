@@ -47,7 +47,7 @@ class ProcessSpec:
     account: Account | None = None
     stop_signal: Signals = SIGTERM
     stop_seconds: float = 10.0
-    announces_ready: bool = False  # by kit.processes.ready, so a replacement may start beside it until then
+    announces_ready: bool = False  # by kit.processes, so a replacement may start beside it until then
     prepare: Callable[[], None] = lambda: None  # runs in the child before each start, also before a restart
 
     def arguments(self) -> dict[str, Any]:

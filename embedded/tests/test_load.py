@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from embedded.figures import distribution
 from embedded.gorush.server import create_app
 from embedded.load import LoadRequest, PushRecord, Reply, ReplyReader, Sent, evaluate, phones_for, send_on_time
 from embedded.management.commands.load import is_loopback
 from kit.buckets.bucket import Limit, has, spend
-from kit.figures import distribution
-from kit.http.connections import Connections
+from kit.http import Connections
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.envelope import encode

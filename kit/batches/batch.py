@@ -50,7 +50,6 @@ from kit.backoff import Backoff
 from kit.batches import marks
 from kit.batches.middleware import Middleware, all_middleware
 from kit.db.clock import clock
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
 from kit.db.reasons import (
     STATEMENT_TIMEOUT,
     is_collision,
@@ -60,6 +59,7 @@ from kit.db.reasons import (
     reason,
     sqlstate,
 )
+from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch, write
 from kit.processes.leader import BATCHES, HELD, TRY, LeaderLock
 from kit.processes.status import ChangeFilter

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from kit.batches.batch import Wakeup
-from kit.http.connections import call_on_loop
+from kit.http import call_on_loop
 
 T = TypeVar("T")
 # Seconds after which a result comes again that could not be recorded.

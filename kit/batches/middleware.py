@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 
-from kit.buckets.share import COUNTED_EVERY_SECONDS, own_share
-from kit.db.reasons import is_lock_timeout, sqlstate
+from kit.buckets.shared import COUNTED_EVERY_SECONDS, own_share
+from kit.db.reasons import is_lock_timeout
 from kit.db.statements import write
-from kit.processes import own_faults
-from kit.tracing import spans
+from kit.processes.starting import note_refusal
+from kit.tracing import BatchTrace
 
 # For `SHORT_WAITS_SECONDS` after a batch has waited in vain for a lock, batches wait only this long for each lock.
 LOCK_TIMEOUT = "100ms"
@@ -82,10 +82,10 @@ class ShortWaits(Middleware):
 
 
 class Tracing(Middleware):
-    """Traces the steps of each batch (`kit.tracing.spans`)."""
+    """Traces the steps of each batch (`kit.tracing`)."""
 
     def begun(self) -> None:
-        self._traced = spans.begin_batch()
+        self._traced = BatchTrace()
 
     def within(self, step: str) -> AbstractContextManager[object]:
         return self._traced.step(step)
@@ -98,7 +98,7 @@ class Faults(Middleware):
     """Notes why PostgreSQL refuses this process, for the health of its machine."""
 
     def postponed(self, error: Exception) -> None:
-        own_faults.note_refusal(sqlstate(error))
+        note_refusal(error)
 
 
 def all_middleware() -> Sequence[Middleware]:

@@ -1,4 +1,4 @@
-"""Token buckets: the arithmetic in `bucket`, buckets of all processes in `shared`, the part of one process in `share`.
+"""Token buckets: the arithmetic and the memory of one process in `bucket`, those of all processes in `shared`.
 
 See docs/limits.md.
 """

@@ -5,10 +5,8 @@ times into the future, so nothing has to be refilled. A full bucket, whose times
 seconds of any clock.
 """
 
-import heapq
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from itertools import count as numbers
 from typing import NamedTuple
 
 # Tolerance in seconds, so that rounding does not cost the last token.
@@ -81,6 +79,8 @@ def next_at(full_at: Sequence[float], limits: BucketLimits) -> float:
 
 
 CAPACITY = 200_000
+# To look through the largest memory takes some 20 ms.
+SWEPT_EVERY_SECONDS = 1.0
 
 
 class Charge(NamedTuple):
@@ -93,10 +93,10 @@ class Charge(NamedTuple):
 class Buckets:
     """The buckets of one process, by name, in bounded memory. Only one thread may use it.
 
-    Senders choose many of the names, so at most ``capacity`` buckets are kept. A new bucket can replace only a full
-    one, because a full bucket carries no information. While no bucket is full, a new name gets none, and is charged
-    only to its parents on the path: address, then domain or key, then all. A batch changes buckets immediately. `keep`
-    makes its changes final, and `take_back` undoes them after a rollback.
+    Senders choose many of the names, so at most ``capacity`` buckets are kept. At the capacity, full ones are
+    forgotten, because a full bucket carries no information. While that leaves no room, a new name gets no bucket, and
+    is charged only to its parents on the path: address, then domain or key, then all. A batch changes buckets
+    immediately. `keep` makes its changes final, and `take_back` undoes them after a rollback.
 
     ``is_root`` returns whether a name always gets a bucket: one of the few at the end of every path, which no sender
     chooses.
@@ -108,11 +108,8 @@ class Buckets:
         self._capacity = capacity
         self._is_root = is_root
         self._full_at: dict[Hashable, FullAt] = {}
-        # A heap of names by the earliest time at which their bucket can be full. The number avoids comparing names.
-        self._oldest: list[tuple[float, int, Hashable]] = []
-        self._numbers = numbers()
         self._before: dict[Hashable, FullAt] = {}
-        self._latest = float("-inf")
+        self._latest = self._sweep_at = float("-inf")
         self._behind = 0.0
 
     def __len__(self) -> int:
@@ -163,7 +160,7 @@ class Buckets:
         self._before.clear()
 
     def take_back(self) -> None:
-        """Undo the changes of the batch. A bucket that was replaced meanwhile was full, and is not restored."""
+        """Undo the changes of the batch. A bucket that was forgotten meanwhile was full, and is not restored."""
         for name, full_at in self._before.items():
             if not full_at:
                 self._full_at.pop(name, None)
@@ -182,34 +179,15 @@ class Buckets:
 
     def _put(self, name: Hashable, full_at: FullAt, at: float) -> bool:
         before = self._full_at.get(name)
-        if before is None:
-            if not (self._has_capacity(at) or self._is_root(name)):
-                return False
-            heapq.heappush(self._oldest, (max(full_at), next(self._numbers), name))
+        if before is None and not (self._has_capacity(at) or self._is_root(name)):
+            return False
         self._before.setdefault(name, before or ())
         self._full_at[name] = full_at
         return True
 
     def _has_capacity(self, at: float) -> bool:
-        """Return whether another bucket fits, after removing full ones."""
-        while len(self._full_at) >= self._capacity:
-            earliest, _, name = self._oldest[0]
-            if earliest > at:
-                return False
-            self._forget_oldest_if_full(name, at)
-        if len(self._oldest) >= 2 * self._capacity:
-            self._rebuild()
-        return True
-
-    def _forget_oldest_if_full(self, name: Hashable, at: float) -> None:
-        full_at = max(self._full_at.get(name, (at,)))
-        if full_at > at:
-            heapq.heapreplace(self._oldest, (full_at, next(self._numbers), name))
-        else:
-            heapq.heappop(self._oldest)
-            self._full_at.pop(name, None)
-
-    def _rebuild(self) -> None:
-        """Rebuild the heap without the names that were taken back, and without duplicates."""
-        self._oldest = [(max(full_at), next(self._numbers), name) for name, full_at in self._full_at.items()]
-        heapq.heapify(self._oldest)
+        """Return whether another bucket fits, after forgetting full ones, which is done once a second at most."""
+        if len(self._full_at) >= self._capacity and at >= self._sweep_at:
+            self._sweep_at = at + SWEPT_EVERY_SECONDS
+            self._full_at = {name: full_at for name, full_at in self._full_at.items() if max(full_at) > at}
+        return len(self._full_at) < self._capacity

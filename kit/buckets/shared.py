@@ -12,6 +12,9 @@ than that statement, so a process that hangs or dies holds up nobody.
 A bucket gets its row when a process spends more than its silent share: a fifth of the limit, divided by the live
 workers. Until then nobody can have exceeded the limit, and spending writes no row: it waits up to a second for the
 charge of a later batch, as a statement for each batch of one message would be a twentieth of what that costs.
+
+Each live worker holds an advisory lock in shared mode. PostgreSQL releases the lock when the session ends, also after
+SIGKILL. So no row is written, and the number of workers is one query of `pg_locks`.
 """
 
 from collections import Counter
@@ -27,10 +30,10 @@ from django.db import Error
 from kit.buckets import bucket
 from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, part
 from kit.buckets.models import SharedBucket
-from kit.buckets.share import Share, own_share
 from kit.db.reasons import reason
 from kit.db.statements import fetch, table
-from kit.processes.once import once
+from kit.processes import once
+from kit.processes.leader import LIVE_WORKERS
 
 log = structlog.get_logger(__name__)
 Bucket = tuple[bytes, BucketLimits]  # its key and its limits
@@ -40,6 +43,7 @@ CHARGED_EVERY_SECONDS = 1.0
 MAX_FORGOTTEN = 50_000
 # A clock that is further behind than this was set back.
 CLOCKS_DIFFER_SECONDS = 1.0
+COUNTED_EVERY_SECONDS = 5.0
 # A process exceeds a limit by less than the whole of it. A row with more was written while the clock was ahead.
 MAX_EXCEEDED = 16
 
@@ -63,6 +67,36 @@ _FORGET: LiteralString = f"""
         LIMIT {MAX_FORGOTTEN} FOR UPDATE SKIP LOCKED
     )) RETURNING key
 """
+
+_SHOW: LiteralString = f"SELECT pg_advisory_lock_shared({LIVE_WORKERS}::bigint)"
+SHOWN: LiteralString = f"""
+    locktype = 'advisory' AND classid = 0 AND objid = {LIVE_WORKERS} AND objsubid = 1
+    AND mode = 'ShareLock' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_COUNT: LiteralString = f"SELECT count(*) FROM pg_locks WHERE {SHOWN}"
+
+
+class Share:
+    """The share of this process in a limit of the server: one divided by the last count of live workers."""
+
+    def __init__(self) -> None:
+        self.part = 1.0  # before the first count
+
+    def show(self) -> None:
+        """Register this worker as live until its session ends, and count the live workers."""
+        fetch(_SHOW)
+        self.count()
+
+    def count(self) -> None:
+        """Count the live workers."""
+        [(workers,)] = fetch(_COUNT)
+        self.part = 1 / max(1, workers)
+
+
+@once
+def own_share() -> Share:
+    """Return the share of this process."""
+    return Share()
 
 
 class SharedBuckets:

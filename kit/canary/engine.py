@@ -24,7 +24,7 @@ from kit.canary.runs import BaseRun, RunState
 from kit.db.deleting import delete_in_chunks
 from kit.health.canaries import CanaryFacts, RoundTrip
 from kit.processes.status import StatusCache
-from kit.processes.stopping import WORKER_STOP
+from kit.processes.tasks import WORKER_STOP
 
 log = structlog.get_logger(__name__)
 

@@ -26,11 +26,11 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+from kit.db.connections import timeouts
 from kit.db.deleting import SET_SIZE, remove
-from kit.db.postgresql.timeouts import Timeouts
 from kit.db.reasons import is_lock_timeout, reason
+from kit.db.sessions import Timeouts
 from kit.db.statements import fetch
-from kit.db.timeouts import timeouts
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ may leave.
 import psycopg
 from django.db import Error, InterfaceError, OperationalError
 
-from kit.db.postgresql.versions import TooOldError
+from kit.db.base import TooOldError
 
 READ_ONLY = "25006"
 REASONS = {

@@ -10,7 +10,7 @@ from typing import Any, LiteralString, cast
 from django.db import connection
 from django.db.models import Model
 
-from kit.db.postgresql.base import DatabaseWrapper, Parameters, Rows, Written
+from kit.db.base import DatabaseWrapper, Parameters, Rows, Written
 
 Statement = tuple[LiteralString, Parameters]
 
@@ -93,3 +93,15 @@ def new_ids(*wanted: tuple[str, int]) -> Statement:
     lists = ", ".join("ARRAY(SELECT nextval(%s::regclass) FROM generate_series(1, %s))" for _ in wanted)
     parameters = [value for table, number in wanted for value in (f"{table}_id_seq", number)]
     return f"SELECT {lists}", parameters
+
+
+def stored(table: LiteralString, *, where: LiteralString = "true", index: LiteralString = "") -> LiteralString:
+    """Return an SQL expression for the number of rows in a table, or in a partial index with the condition ``where``.
+
+    Up to a thousand rows are counted, in 0.1 ms. Beyond that, the number comes from PostgreSQL's statistics.
+    """
+    return f"""(
+        SELECT CASE WHEN reltuples > 1000 THEN reltuples::bigint ELSE (
+            SELECT count(*) FROM (SELECT FROM {table} WHERE {where} LIMIT 1001) AS counted
+        ) END FROM pg_class WHERE oid = '{index or table}'::regclass
+    )"""

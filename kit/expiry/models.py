@@ -1,6 +1,21 @@
-"""The table of mass expiries that wait for the permission of an operator (see `asking`)."""
+"""The guard against mass expiry: a run that would expire more than a tenth of all rows waits for an operator.
 
+With a clock that is half a year ahead, or after weeks without pushes, every row seems unused, and each phone has to
+register an expired one again. So such a run expires nothing until an operator has allowed it. See docs/limits.md.
+"""
+
+from datetime import datetime, timedelta
+
+import structlog
 from django.db import models
+
+log = structlog.get_logger(__name__)
+
+# A run may expire this share of all rows, and always this number, because small servers would often exceed the share.
+SHARE = 0.1
+FEW = 10
+# How long the permission of an operator is valid.
+ALLOWED = timedelta(days=1)
 
 
 class MassExpiry(models.Model):
@@ -14,3 +29,30 @@ class MassExpiry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.count} of {self.total} {self.name}"
+
+
+def may_end(name: str, count: int, total: int, *, now: datetime) -> bool:
+    """Return whether a run may expire ``count`` of ``total`` rows. If not, store the request for permission."""
+    known = MassExpiry.objects.filter(name=name)
+    if count <= max(FEW, SHARE * total):
+        known.delete()
+        return True
+    if known.filter(allowed_at__gt=now - ALLOWED).exists():
+        return True
+    facts = {"count": count, "total": total, "allowed_at": None}
+    MassExpiry.objects.update_or_create(name=name, defaults=facts, create_defaults={**facts, "found_at": now})
+    log.error("mass_expiry_waits", name=name, count=count, total=total)
+    return False
+
+
+def allow(name: str, *, now: datetime) -> bool:
+    """Allow the runs of the next day to expire their rows. Return whether a run waits for this permission."""
+    allowed = MassExpiry.objects.filter(name=name).update(allowed_at=now)
+    if allowed:
+        log.warning("mass_expiry_allowed", name=name)
+    return bool(allowed)
+
+
+def waiting(name: str) -> MassExpiry | None:
+    """Return the request with this name if it waits for permission."""
+    return MassExpiry.objects.filter(name=name, allowed_at=None).first()

@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
+from kit.display import host_of
 from kit.health.peers import UNREACHABLE, Complaint, Peer
-from kit.http.urls import host_of
 from kit.processes.status import StatusCache
 
 CHECK_EVERY_SECONDS = 300

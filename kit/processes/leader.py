@@ -22,7 +22,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, LiteralString
 
 import psycopg
@@ -41,7 +40,7 @@ BATCHES = int.from_bytes(b"batches")
 BEAT = int.from_bytes(b"PushBeat")
 REPORTS = int.from_bytes(b"pushrept")
 WAKU_BRIDGE = int.from_bytes(b"PushRead")
-# All batch workers hold this lock in shared mode (see `kit.buckets.share`).
+# All batch workers hold this lock in shared mode (see `kit.buckets.shared`).
 LIVE_WORKERS = int.from_bytes(b"work")
 
 # In `pg_locks`, `classid` is the upper half of a 64-bit key, `objid` is the lower half, and `objsubid` is 1.
@@ -55,18 +54,6 @@ TAKE: LiteralString = f"({HELD} OR {TRY})"
 HOLDERS: LiteralString = f"""
     SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE {_OF_KEY} AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-# Seconds since the last statement of each kind of leader by its name, or of a candidate where none leads. Both send one
-# every `BEAT_SECONDS`. Without `track_activities` in PostgreSQL the time counts as 0.
-SILENT_SECONDS: LiteralString = """
-    SELECT DISTINCT ON (name) name, silent_seconds FROM (
-        SELECT
-            split_part(application_name, ' ', 1) AS name,
-            coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
-                AS silent_seconds,
-            EXISTS (SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND granted) AS leads
-        FROM pg_stat_activity AS session WHERE datname = current_database() AND application_name LIKE 'push-%'
-    ) AS found ORDER BY name, leads DESC, silent_seconds
 """
 POOLED = "a pooler between this process and PostgreSQL exchanges sessions: DATABASE_URL must bypass it"
 
@@ -140,8 +127,6 @@ class Term:
     async def pause(self, seconds: float | None, unless: asyncio.Event | None = None) -> None:
         """Wait for ``seconds`` (None: without a limit), or until the term ends or ``unless`` is set."""
         events = [self.ended, self.stopped, *([unless] if unless else [])]
-        if any(event.is_set() for event in events):
-            return
         waiting = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -175,8 +160,6 @@ class Leader:
         self._session: psycopg.AsyncConnection | None = None
         self._change_filter = ChangeFilter()  # of the reasons why there is no session
         self._process = f"{name} {socket.gethostname()[:40]} {os.getpid()}"
-        self._report_at = float("-inf")  # monotonic
-        self._reporting: asyncio.Future[None] | None = None
 
     async def lead(self, stopped: asyncio.Event, work: Work) -> None:
         """Do the work whenever this process has the lock, until ``stopped``.
@@ -196,16 +179,16 @@ class Leader:
     async def _work(self, stopped: asyncio.Event, work: Work) -> None:
         log.info("lock_taken", name=self._name)
         self._is_leading.set(1)
-        self._report_at = float("-inf")
         term = Term(stopped)
         working = asyncio.ensure_future(work(term))
-        stopping = asyncio.ensure_future(_end_with(stopped, term))
+        others = [asyncio.ensure_future(each) for each in (_end_with(stopped, term), self._report(term))]
         try:
             while not working.done() and await self._may_stay(working):
                 pass
         finally:
             self._is_leading.set(0)
-            stopping.cancel()
+            for each in others:
+                each.cancel()
             term.ended.set()
             await working
         await self._disconnect()
@@ -230,7 +213,6 @@ class Leader:
             if not await self._ask(HELD):
                 self._log_change(POOLED)
                 return False
-            self._report_leader()
             await self._listen(self._session, working)
         except (psycopg.Error, TimeoutError) as error:
             self._log_change(reason(error))
@@ -249,15 +231,15 @@ class Leader:
             listening.cancel()
             await asyncio.wait([listening])
 
-    def _report_leader(self) -> None:
-        """Save the name of this process in a thread, so that a hanging cache does not delay the checks of the lock."""
-        if (
-            self._survives_outage
-            and monotonic() >= self._report_at
-            and (self._reporting is None or self._reporting.done())
-        ):
-            self._report_at = monotonic() + REPORT_SECONDS
-            self._reporting = asyncio.ensure_future(asyncio.to_thread(LEADS.save, self._process, str(self._key)))
+    async def _report(self, term: Term) -> None:
+        """Save the name of this process while it has the lock, if it survives outages.
+
+        It is saved in a thread, so that a hanging cache does not delay the checks of the lock.
+        """
+        while self._survives_outage and not term.is_over:
+            if self._session is not None:
+                await asyncio.to_thread(LEADS.save, self._process, str(self._key))
+            await term.pause(REPORT_SECONDS)
 
     async def _is_followed(self) -> bool:
         leader = None

@@ -1,24 +1,20 @@
-"""Base class of all Celery tasks, and the loop of the tasks that purge rows."""
+"""Celery tasks: their base class, and the stop signal of a worker."""
 
+import os
+import select
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import structlog
-from celery import Task
+from celery import Task, signals
 from celery.exceptions import Ignore, TaskPredicate
 from django.db import InterfaceError, OperationalError
 
-from kit.db.reasons import is_closed, reason, sqlstate
-from kit.db.timeouts import RETENTION, timeouts
-from kit.processes import own_faults
+from kit.db.reasons import is_closed, reason
+from kit.processes.starting import note_refusal
 
 log = structlog.get_logger(__name__)
-
-# A purge takes at most this long, and pauses for half of it, so that other sessions can use the database.
-PURGE_SECONDS = 20.0
 
 
 class TaskFailed(Exception):  # noqa: N818 - says what happened
@@ -45,7 +41,7 @@ class MessageTask(Task):  # type: ignore[type-arg]  # only generic for the type 
         except TaskPredicate:
             raise
         except Exception as error:  # noqa: BLE001 - no error may reach the log with its text
-            own_faults.note_refusal(sqlstate(error))
+            note_refusal(error)
             if is_closed(error):
                 log.warning("task_postponed", task=self.name, reason=reason(error))
                 raise Ignore from None
@@ -58,19 +54,46 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__} at {' > '.join(places)}"
 
 
-def run_for_a_while(steps: Iterable[int]) -> int:
-    """Run steps for up to `PURGE_SECONDS`, and return the number of rows that they removed. The next run continues.
+class WorkerStop:
+    """The stop signal of this worker for its tasks. Its parent and all children share it, or its threads.
 
-    After each step, pause for as long as the step took.
+        parent                                   children of a prefork pool, or threads
+        worker_init: makes an eventfd ──fork──▶  inherit it
+        SIGTERM: writes into it ──────────────▶  it stays readable, because nobody reads it
+
+    Only the parent of a prefork pool receives SIGTERM. A long task checks `is_set`, or has a thread in `wait`. Outside
+    of a worker the signal is never set.
     """
-    begin = step_began = monotonic()
-    removed = 0
-    with timeouts(RETENTION):
-        for rows in steps:
-            removed += rows
-            now = monotonic()
-            if now - begin > PURGE_SECONDS:
-                break
-            sleep(now - step_began)
-            step_began = monotonic()
-    return removed
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+
+    def prepare(self) -> None:
+        """Create the eventfd, before the pool forks."""
+        self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """Set the signal for all processes of the worker. It is safe in a signal handler."""
+        if self._file is not None:
+            os.eventfd_write(self._file, 1)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the signal for at most ``seconds``, and return whether it is set."""
+        files = [] if self._file is None else [self._file]
+        return bool(select.select(files, [], [], seconds)[0])
+
+    def is_set(self) -> bool:
+        return self.wait(0)
+
+
+WORKER_STOP = WorkerStop()
+
+
+@signals.worker_init.connect
+def prepare(**_kwargs: Any) -> None:
+    WORKER_STOP.prepare()
+
+
+@signals.worker_shutting_down.connect
+def announce_stop(**_kwargs: Any) -> None:
+    WORKER_STOP.set()

@@ -17,7 +17,7 @@ from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Bucket, own_buckets
 from kit.db.partitions import first_day
 from kit.db.statements import Statement, fetch_each
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications import metrics
 from notifications.acceptance import coalescing
 from notifications.acceptance.limits import APART_LIMITS, EFFECTS, Beyond, count_beyond

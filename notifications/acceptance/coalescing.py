@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from kit.db.partitions import day_of
 from kit.db.statements import fetch
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.messages import APART, Effect, PushLimit
 from notifications.metrics import FINISHED

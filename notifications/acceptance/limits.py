@@ -13,7 +13,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.db.statements import write
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications import metrics
 from notifications.messages import Effect, PushLimit
 from notifications.models import DecidedAtOnce

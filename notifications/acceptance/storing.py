@@ -20,10 +20,10 @@ from datetime import datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
 from kit.batches.batch import wake as wake_workers
+from kit.db.base import Rows
 from kit.db.partitions import day_of, first_day, with_days
-from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, array_value, fetch, new_ids, table, write, write_rows
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications import metrics
 from notifications.messages import Outcome
 from notifications.models import (

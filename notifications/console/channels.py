@@ -19,7 +19,7 @@ from kit.admin.lists.filters import Alone
 from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import exact
 from kit.db.clock import database_now
-from kit.figures import counted
+from kit.display import counted
 from notifications.console.halted import RUNNING, with_halts
 from notifications.console.operator_actions import disabled_since, undo_disabling
 from notifications.messages import ChannelKey

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
-from kit.figures import counted
+from kit.display import counted
 from notifications.console import operator_actions
 from notifications.models import Notification, OpenNotification
 from notifications.rules.transitions import DUE

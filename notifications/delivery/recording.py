@@ -20,7 +20,7 @@ from django.conf import settings
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of, with_days
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
-from kit.metrics.batches import count, count_returned, observe
+from kit.metrics import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import LiteralString, NamedTuple
 
 from kit.batches.batch import LONG_AGO
+from kit.db.base import Written
 from kit.db.partitions import day_of, first_day
-from kit.db.postgresql.base import Written
 from kit.db.statements import array_value, fetch, fetch_each, write_rows
-from kit.metrics.batches import observe
+from kit.metrics import observe
 from notifications.delivery.recording import Change
 from notifications.delivery.silence import Silence
 from notifications.messages import Answer, QueueKey, Report

@@ -17,8 +17,8 @@ import structlog
 from kit.batches.batch import Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.inflight import InFlight
 from kit.db.clock import clock
-from kit.metrics import batches
-from kit.tracing.spans import Role, note, step
+from kit.metrics import count
+from kit.tracing import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change
 from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
@@ -200,9 +200,9 @@ class Lost(Step):
     oldest: LiteralString = recording.OLDEST_LEASE
 
     def work(self, batch: Batch) -> Work[None]:
-        count = recording.take_up_lost(now=batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
-        batches.count(LEFT_BEHIND, {("pushes",): count})
-        return Work(None, is_more_left=count == batch.limit)
+        lost = recording.take_up_lost(now=batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
+        count(LEFT_BEHIND, {("pushes",): lost})
+        return Work(None, is_more_left=lost == batch.limit)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Postpone the push that cannot be taken over, so that it does not stop the other lost ones."""
@@ -219,7 +219,7 @@ class Expired(Step):
 
     def work(self, batch: Batch) -> Work[None]:
         states = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
-        batches.count(FINISHED, {(state,): number for state, number in states.items()})
+        count(FINISHED, {(state,): number for state, number in states.items()})
         return Work(None, is_more_left=states.total() == batch.limit)
 
 
@@ -379,7 +379,7 @@ class Overdue(Step):
     def work(self, batch: Batch) -> Work[None]:
         times = {"now": batch.now, "nothing_before": batch.nothing_before}
         ids = settling.overdue_requests(limit=batch.limit, **times)
-        batches.count(LEFT_BEHIND, {("requests",): len(ids)})
+        count(LEFT_BEHIND, {("requests",): len(ids)})
         return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Protocol
 
-from kit.processes.once import once
+from kit.processes import once
 from kit.processes.status import StatusCache
 from notifications.messages import Outcome, Push, Result
 

@@ -25,7 +25,7 @@ from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapp
 from django.db.models.functions import Coalesce, Least
 
 from kit.db.statements import fetch, table
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, ChannelKey, Outcome, Result
 from notifications.metrics import ROUTES_DISABLED
 from notifications.queues import halts, queues

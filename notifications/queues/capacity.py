@@ -24,8 +24,8 @@ from typing import LiteralString, NamedTuple
 from django.conf import settings
 
 from kit.db.statements import fetch, write
-from kit.http.connections import MAX_CONNECTIONS
-from kit.processes.once import once
+from kit.http import MAX_CONNECTIONS
+from kit.processes import once
 from notifications.messages import ChannelKey, QueueKey
 from notifications.queues import queues
 from notifications.queues.halts import Reach

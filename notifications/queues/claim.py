@@ -16,7 +16,7 @@ import structlog
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of
 from kit.db.statements import array_value, fetch, write_rows
-from kit.tracing.spans import is_on
+from kit.tracing import is_on
 from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
 from notifications.models import Notification, OpenNotification
 from notifications.queues import halts, queues

@@ -20,8 +20,8 @@ from typing import LiteralString, NamedTuple
 from django.db.models import QuerySet
 
 from kit.batches.batch import LONG_AGO
+from kit.db.base import Rows
 from kit.db.partitions import day_of
-from kit.db.postgresql.base import Rows
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue

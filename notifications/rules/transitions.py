@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from kit.db.partitions import day_of
 from kit.db.statements import fetch
-from kit.metrics.batches import count
+from kit.metrics import count
 from notifications.metrics import FINISHED
 from notifications.models import NOTIFICATION, TRANSITIONS, Notification, OpenNotification
 

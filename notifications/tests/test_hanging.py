@@ -7,7 +7,7 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from kit.batches.batch import Worker
-from kit.http.connections import MAX_CONNECTIONS
+from kit.http import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification

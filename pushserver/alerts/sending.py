@@ -9,8 +9,7 @@ import structlog
 from django.core.mail import EmailMessage
 from django.db.models import Exists, OuterRef
 
-from kit.http.asking import ask, new_client
-from kit.http.connections import submit
+from kit.http import ask, new_client, submit
 from pushserver.alerts import messages
 from pushserver.alerts.messages import Message
 from pushserver.alerts.targets import Target, targets

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from kit.http.urls import host_of
+from kit.display import host_of
 
 GOOGLE_CHAT = "chat.googleapis.com"
 

@@ -13,16 +13,16 @@ from django.db import Error, connection, transaction
 from django.db.models import prefetch_related_objects
 from django.utils import timezone
 
+from kit.db.connections import timeouts
 from kit.db.reasons import reason
-from kit.db.timeouts import timeouts
 from kit.health.indicators import Indicator, State
-from kit.processes.threads import RestartingThread
 from pushserver.alerts import planning, sending
 from pushserver.alerts.targets import targets
 from pushserver.indicators import incidents, keys, stored
 from pushserver.indicators.snapshot import is_bad_at_a_glance, take_snapshot
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from pushserver.start.release import version
+from pushserver.threads import RestartingThread
 
 log = structlog.get_logger(__name__)
 

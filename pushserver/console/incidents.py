@@ -21,7 +21,7 @@ from kit.admin.lists.filters import OnlyFilter, RecentValuesFilter
 from kit.admin.operations import Done, Operated, Operation
 from kit.admin.times import exact
 from kit.db.clock import database_now
-from kit.figures import counted
+from kit.display import counted
 from kit.health.indicators import duration
 from pushserver.console import labels
 from pushserver.console.dashboard.showing import LOOKS

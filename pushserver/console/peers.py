@@ -16,9 +16,9 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from kit.display import host_of
 from kit.health.notices import complaints
 from kit.health.peers import UNREACHABLE, Complaint
-from kit.http.urls import host_of
 from kit.operations import PeerPage, parts
 from pushserver.console.dashboard.showing import Shown, shown_to
 from pushserver.indicators.snapshot import take_snapshot

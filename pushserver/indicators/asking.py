@@ -7,7 +7,7 @@ hosts as subjects only, which `/readyz` leaves out.
 import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import cache
 from math import inf
@@ -22,15 +22,15 @@ from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
 
-from kit.buckets import share
+from kit.buckets.shared import SHOWN
+from kit.db.base import TimedConnection, TooOldError, refuse_too_old
 from kit.db.connections import is_marked_ready
-from kit.db.postgresql.base import TimedConnection
-from kit.db.postgresql.versions import TooOldError, refuse_too_old
 from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed, reason
+from kit.exposition import BROKEN, read_values
 from kit.health.recent import Recent
 from kit.health.space import FULL_MIB, Past
 from kit.operations import parts_in_use
-from kit.processes import leader, own_faults
+from kit.processes.starting import OWN_FAULT
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
 from pushserver.history.volumes import PAST, volumes
 from pushserver.indicators.judging import Reached
@@ -39,9 +39,29 @@ from pushserver.indicators.kinds.server import Queue
 from pushserver.start.release import Migration, known_migrations
 
 TIMEOUT_SECONDS = 2
+# A process that meets a fault tries again within two seconds, so one that was noted longer ago is over.
+OVER_SECONDS = 5.0
 LOCK_TIMEOUT = "500ms"
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
 NEEDED_QUEUES = ("maintenance", "keys")
+# Seconds since the last statement of each live worker. A worker that does not hang sends one every second. Without
+# `track_activities` in PostgreSQL the time is unknown, and counts as 0.
+SILENT_WORKERS: LiteralString = f"""
+    SELECT coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
+    FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE {SHOWN}
+"""
+# Seconds since the last statement of each kind of leader by its name, or of a candidate where none leads. Both send one
+# every `BEAT_SECONDS`. Without `track_activities` in PostgreSQL the time counts as 0.
+SILENT_LEADERS: LiteralString = """
+    SELECT DISTINCT ON (name) name, silent_seconds FROM (
+        SELECT
+            split_part(application_name, ' ', 1) AS name,
+            coalesce(extract(epoch FROM clock_timestamp() - greatest(query_start, state_change)), 0)::float
+                AS silent_seconds,
+            EXISTS (SELECT FROM pg_locks WHERE pid = session.pid AND locktype = 'advisory' AND granted) AS leads
+        FROM pg_stat_activity AS session WHERE datname = current_database() AND application_name LIKE 'push-%'
+    ) AS found ORDER BY name, leads DESC, silent_seconds
+"""
 INCIDENTS: LiteralString = "SELECT indicator, began_at FROM pushserver_incident WHERE ended_at IS NULL"
 
 
@@ -112,11 +132,11 @@ def _as_known(reason: str) -> str:
     refusal stays the reason. Our own question has just found out whether it can be written at all.
     """
     global _well_at  # noqa: PLW0603 - one fact about this process
-    noted = own_faults.seconds_ago(settings.METRICS_DIR)
+    noted = _own_faults()
     just_asked = "" if reason else READ_ONLY
     refused = {code: ago for code, ago in noted.items() if code in REASONS and code != just_asked}
     code, seconds_ago = min(refused.items(), key=itemgetter(1), default=("", inf))
-    if seconds_ago <= own_faults.OVER_SECONDS or (reason and time() - seconds_ago > _well_at):
+    if seconds_ago <= OVER_SECONDS or (reason and time() - seconds_ago > _well_at):
         return REASONS[code]
     if reason and any("PostgreSQL" in volume.name and volume.free_mib < FULL_MIB for volume in volumes()):
         return REASONS[DISK_FULL]
@@ -133,8 +153,8 @@ def _ask_database() -> Database:
             refuse_too_old(own.info.server_version)
             missing = len(_known_migrations() - _applied_migrations(own))
             is_read_only = own.execute("SELECT current_setting('transaction_read_only')").fetchone() == ("on",)
-            silent_seconds = [seconds for (seconds,) in own.execute(share.SILENT_SECONDS)]
-            leaders = dict(own.execute(leader.SILENT_SECONDS).fetchall())
+            silent_seconds = [seconds for (seconds,) in own.execute(SILENT_WORKERS)]
+            leaders = dict(own.execute(SILENT_LEADERS).fetchall())
             past = {} if missing else {flow: Past(*values) for flow, *values in own.execute(PAST)}
             incidents = {} if missing else _open_incidents(own)
     except TooOldError as error:
@@ -247,8 +267,23 @@ _REFUSALS: Mapping[type[redis.RedisError], str] = {
 
 def _waits_for() -> str:
     """Return the fault for which a process of this machine waits at its start, or an empty text."""
-    noted = own_faults.seconds_ago(settings.METRICS_DIR).items()
-    return next((fault for fault, ago in noted if fault not in REASONS and ago <= own_faults.OVER_SECONDS), "")
+    noted = _own_faults().items()
+    return next((fault for fault, ago in noted if fault not in REASONS and ago <= OVER_SECONDS), "")
+
+
+def _own_faults() -> Mapping[str, float]:
+    """Return how many seconds ago each fault was last noted by a process of this machine.
+
+    A broken file has none, and `/metrics` names it. That of an ended process may go while it is read.
+    """
+    noted: dict[str, float] = {}
+    for file in settings.METRICS_DIR.glob("gauge_livemax_*.db"):
+        with suppress(OSError, *BROKEN):
+            for name, labels, at in read_values(file).values():
+                if name == OWN_FAULT._name and at:  # noqa: SLF001 - there is no public name for it
+                    noted[labels["fault"]] = max(at, noted.get(labels["fault"], 0.0))
+    # A time in the future is from before the clock was set back, and long ago.
+    return {fault: abs(time() - at) for fault, at in noted.items()}
 
 
 # Workers --------------------------------------------------------------------------------------------------------------

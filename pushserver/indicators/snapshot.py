@@ -6,8 +6,8 @@ from datetime import datetime
 import structlog
 from django.db import Error, transaction
 
+from kit.db.connections import timeouts
 from kit.db.reasons import is_closed, reason
-from kit.db.timeouts import timeouts
 from kit.health.indicators import Indicator, dated
 from kit.processes.status import ChangeFilter
 from pushserver.history import traffic

@@ -10,13 +10,13 @@ import structlog
 from django.conf import settings
 from django.db import Error, connection, transaction
 
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.sessions import Timeouts
 from kit.db.statements import fetch
-from kit.expiry.asking import waiting
+from kit.expiry.models import waiting
 from kit.health.filling import Filling
 from kit.health.recent import Recent
 from kit.health.waiting import Waiting
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import StoredGauge
 from kit.operations import Evidence, parts_in_use
 from notifications.console import gauges as delivery_gauges
 from notifications.console import standstill

@@ -9,7 +9,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import notifications.console.gauges
 import notifications.metrics
 import registrations.metrics
-from kit.metrics.kinds import AskedGauge, StoredGauge
+from kit.metrics import AskedGauge, StoredGauge
 from kit.operations import parts
 from pushserver.metrics import names
 

@@ -1,7 +1,7 @@
 """Metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for metrics."""
 
-from kit.metrics.kinds import AskedGauge
-from kit.processes.own_faults import OWN_FAULT
+from kit.metrics import AskedGauge
+from kit.processes.starting import OWN_FAULT
 
 __all__ = ["INDICATOR", "OWN_FAULT", "QUEUE_TASKS"]
 

@@ -14,9 +14,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from kit.db.base import untried
 from kit.db.connections import connection_parameters
-from kit.db.postgresql.sessions import EVERY_SESSION
-from kit.db.postgresql.versions import untried
+from kit.db.sessions import EVERY_SESSION
 from kit.db.statements import fetch
 from kit.operations import parts
 from kit.processes.leader import POOLED

@@ -15,8 +15,8 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from embedded.stack.plan import services
-from kit.processes.beat import FIRST_AFTER, Beat, OneBeat
 from kit.processes.leader import BEAT
+from pushserver.threads import FIRST_AFTER, Beat, OneBeat
 from tests.rig.logs import capture_logs
 from tests.rig.server import Fleet, wait_until
 from tests.rig.statements import statements
@@ -121,7 +121,7 @@ def test_a_fault_ends_no_beat(app, settings, monkeypatch):
         return 1.0
 
     works = Event()
-    monkeypatch.setattr("kit.processes.threads.AFTER_FAULT_SECONDS", 0.01)
+    monkeypatch.setattr("pushserver.threads.AFTER_FAULT_SECONDS", 0.01)
     monkeypatch.setattr(OneBeat, "tick", tick)
     beat = Beat(app)
     with capture_logs() as logs:

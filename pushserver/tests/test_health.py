@@ -26,7 +26,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from kit.health.indicators import Indicator, State
 from kit.health.notices import Notice
 from kit.health.peers import UNREACHABLE, Complaint
-from kit.processes import own_faults
+from kit.processes.starting import OWN_FAULT
 from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
@@ -182,12 +182,12 @@ def test_a_full_disk_that_a_task_met_is_the_reason_also_when_postgresql_has_ende
         with pytest.raises(Ignore):
             count_traffic()
         if then == "it is away":
-            monkeypatch.setattr(own_faults, "OVER_SECONDS", 0.0)
+            monkeypatch.setattr(asking, "OVER_SECONDS", 0.0)
             take_away_database(monkeypatch)
         assert failing(client) == {"database": "the disk of PostgreSQL is full"}
 
     monkeypatch.undo()
-    monkeypatch.setattr(own_faults, "OVER_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "OVER_SECONDS", 0.0)
     assert asking.ask_database().reason == ""
     take_away_database(monkeypatch)
     assert asking.ask_database().reason == "PostgreSQL does not answer"  # the full disk was repaired before
@@ -203,7 +203,7 @@ def test_a_broken_metric_file_and_a_clock_set_back_keep_no_probe_from_its_answer
     assert client.get("/readyz").status_code == 200
 
     noted = MmapedDict(str(tmp_path / "gauge_livemax_9.db"))
-    name = own_faults.OWN_FAULT._name
+    name = OWN_FAULT._name
     noted.write_value(mmap_key(name, name, ["fault"], ["53100"], ""), time.time() + 3600, 0.0)
     noted.close()
     asking.RECENT.forget()

@@ -10,8 +10,7 @@ import pytest
 from django.conf import LazySettings
 from django.db import connection, transaction
 
-from kit.buckets.share import Share
-from kit.buckets.shared import SharedBuckets
+from kit.buckets.shared import Share, SharedBuckets
 from registrations import quotas, registering
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.registering import Submission

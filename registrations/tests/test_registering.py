@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 from django.forms.models import model_to_dict
 
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.sessions import BATCH_WORKER, set_all
 from registrations import registering, retention
 from registrations.encryption import Purpose, keyring
 from registrations.messages import RegistrationMessage, TokenType

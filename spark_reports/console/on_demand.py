@@ -9,7 +9,7 @@ from unfold.widgets import UnfoldBooleanSwitchWidget
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
-from kit.figures import counted
+from kit.display import counted
 from spark_reports.models import PublishedDay
 from spark_reports.nights import on_demand
 from spark_reports.nights.on_demand import MAX_DAYS_PER_RUN

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from django.conf import settings
 
-from kit.figures import counted
+from kit.display import counted
 from kit.processes.status import StatusCache
 from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun
 from spark_reports.nights.nights import next_night, overdue_days, owed_days

@@ -20,7 +20,7 @@ from django.conf import settings
 
 from kit.db.clock import database_now
 from kit.processes.leader import REPORTS, LeaderLock
-from kit.processes.stopping import WORKER_STOP
+from kit.processes.tasks import WORKER_STOP
 from spark_reports.export.days import ExportError, closed_days, export_day, oldest_day_of_lake
 from spark_reports.jobs import tables
 from spark_reports.jobs.plan import LOOK_BACK_DAYS, LOOK_BACK_SNAPSHOTS, Plan

@@ -16,8 +16,7 @@ from django.utils import timezone
 import spark_reports.management.commands
 from kit.health.indicators import Indicator
 from kit.health.indicators import State as IndicatorState
-from kit.processes.stopping import WORKER_STOP
-from kit.processes.tasks import TaskFailed
+from kit.processes.tasks import WORKER_STOP, TaskFailed
 from pushserver.indicators import asking
 from pushserver.indicators.snapshot import take_snapshot
 from spark_reports import tasks

@@ -23,7 +23,7 @@ from django.utils import timezone
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
 from kit.admin.times import exact
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.sessions import Timeouts
 from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
 from kit.health.peers import Complaint
 from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES

@@ -23,7 +23,7 @@ CLIENTS = """
 import django; django.setup()
 from django.conf import settings
 from django.core.cache import cache
-from kit.http.connections import lasting_connections, submit
+from kit.http import lasting_connections, submit
 from notifications.gateways.gorush.console.part import GorushOperations
 from pushserver.celery import app
 from pushserver.indicators.asking import ask_broker

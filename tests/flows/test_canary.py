@@ -12,7 +12,7 @@ import pytest
 
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from kit.http.connections import submit
+from kit.http import submit
 from tests.rig import server as processes
 from tests.rig.budget import first_everyday
 from tests.rig.network import Network, iphone

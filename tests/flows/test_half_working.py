@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from kit.health.indicators import Indicator, State
-from kit.http.connections import Connections, submit
+from kit.http import Connections, submit
 from notifications.delivery import steps
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.models import Halt, Notification

@@ -21,7 +21,7 @@ import pytest
 from django.db import connection
 
 from embedded.servers.postgres import EmbeddedPostgres
-from kit.db.postgresql.base import DatabaseWrapper
+from kit.db.base import DatabaseWrapper
 from kit.db.statements import fetch
 from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest

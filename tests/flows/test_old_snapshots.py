@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from kit.batches import marks
 from kit.batches.batch import LONG_AGO, RECENT, Step
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
 from notifications.queues import capacity, queues

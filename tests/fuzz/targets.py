@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from coincurve import PrivateKey
 
-from kit.http.connections import Answer
+from kit.http import Answer
 from notifications.gateways.gorush.errors import shipped_rules
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push

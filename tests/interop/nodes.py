@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import Connections
+from kit.http import Connections
 from tests.rig import server as processes
 from tests.rig.peers import Answer, ask
 from tests.rig.server import PUBSUB_TOPIC, Fleet

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from django.conf import LazySettings
 
+from kit.db.connections import MIGRATIONS, REPORTS, timeouts
+from kit.db.deleting import run_for_a_while
 from kit.db.partitions import day_of
-from kit.db.postgresql.sessions import BATCH_WORKER
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.sessions import BATCH_WORKER, Timeouts
 from kit.db.statements import fetch
-from kit.db.timeouts import MIGRATIONS, REPORTS, timeouts
-from kit.processes.tasks import run_for_a_while
 from notifications import tasks as notification_tasks
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.config.tests.test_role import begun, printed

@@ -18,8 +18,7 @@ from django.db.models import F
 from kit.batches.batch import Wakeup, Worker
 from kit.batches.journal import InFlightJournal
 from kit.buckets.bucket import Limit
-from kit.buckets.share import Share
-from kit.buckets.shared import SharedBuckets, own_buckets
+from kit.buckets.shared import Share, SharedBuckets, own_buckets
 from kit.expiry.models import MassExpiry
 from kit.health.indicators import State
 from notifications import tasks

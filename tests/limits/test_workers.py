@@ -10,8 +10,7 @@ from coincurve import PrivateKey
 from kit.buckets import bucket, shared
 from kit.buckets.bucket import FullAt, Limit
 from kit.buckets.models import SharedBucket
-from kit.buckets.share import Share
-from kit.buckets.shared import SharedBuckets, own_buckets
+from kit.buckets.shared import Share, SharedBuckets, own_buckets
 from notifications.queues.tests.test_queues import refuse
 from tests.limits.conftest import Instead, Time
 from tests.rig.budget import first_everyday

@@ -14,8 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from kit.tracing import errors, exporting
-from kit.tracing import spans as tracing
+from kit import otlp, tracing
 from tests.rig.peers import serve
 
 
@@ -81,9 +80,9 @@ def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collec
     """Run a collector for all traces and errors of this process, without sampling. ``finish`` flushes the exporters."""
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
-        spans, failures = exporting.Spans(), exporting.Errors()
+        spans, failures = otlp.Spans(), otlp.Errors()
         monkeypatch.setattr(tracing, "spans", lambda: spans)
-        monkeypatch.setattr(errors, "_errors", lambda: failures)
+        monkeypatch.setattr(tracing, "errors", lambda: failures)
         running.finish = lambda: (spans.flush(), failures.flush())
         yield running
         running.finish()

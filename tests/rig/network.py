@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from coincurve import PrivateKey
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from notifications.messages import PushNotification, Report
 from tests.rig.server import PUBSUB_TOPIC, SERVER, Fleet, wait_until
 from waku_bridge.client import state as addresses

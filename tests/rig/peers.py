@@ -26,7 +26,7 @@ from embedded.node.node import Settings
 from embedded.node.server import create_app
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import Connections, submit
+from kit.http import Connections, submit
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import NotificationType, Push, Result, channel_key
 from registrations.messages import TokenType

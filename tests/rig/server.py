@@ -28,7 +28,7 @@ from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from kit.http.connections import tls_context
+from kit.http import tls_context
 from waku_bridge.codec.keys import Identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"

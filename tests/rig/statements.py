@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from kit.buckets import share
+from kit.buckets import shared
 from kit.db.statements import fetch
 from waku_bridge.messages import LEADER
 
@@ -87,7 +87,7 @@ def a_batch_worker() -> Iterator[psycopg.Connection]:
     """Show one live worker. It sends no further statement, so it counts as hanging after `server.HANGS_SECONDS`."""
     with other_session() as worker:
         worker.autocommit = True
-        worker.execute(share._SHOW)
+        worker.execute(shared._SHOW)
         yield worker
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from tests.siege.payloads import Payloads, Phone
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import NodeError, WakuNode

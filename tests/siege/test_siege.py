@@ -23,7 +23,7 @@ import pytest
 
 from embedded.load import LoadRequest, PushRecord, Result, WakuLoad, judge_when_recorded
 from embedded.servers import prosody
-from kit.http.connections import Connections
+from kit.http import Connections
 from tests.interop.xmpp import peers
 from tests.interop.xmpp.peers import DOUBLE_SECRET, DOUBLES, LOOPBACK
 from tests.interop.xmpp.service import APP, BRIDGE, Neighbour, Service

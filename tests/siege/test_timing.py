@@ -22,7 +22,7 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.http.connections import Connections, submit
+from kit.http import Connections, submit
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import ChannelKey
 from notifications.queues import halts

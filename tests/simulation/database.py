@@ -11,7 +11,7 @@ import psycopg
 from django.db import connections
 from django.db.backends.postgresql.psycopg_any import get_adapters_template
 
-from kit.db.postgresql.base import DatabaseWrapper, TimedConnection
+from kit.db.base import DatabaseWrapper, TimedConnection
 
 # The simulation's clock comes before PostgreSQL's own in the search path. Waiting for a lock fails after 30 ms, as its
 # holder can only go on after the waiting statement has ended.

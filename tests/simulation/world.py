@@ -22,9 +22,9 @@ from django.db import OperationalError, connections
 from django.test import override_settings
 from django.utils import timezone
 
-import kit.http.connections
+import kit.http
+from kit.db.base import DatabaseWrapper
 from kit.db.clock import Clock
-from kit.db.postgresql.base import DatabaseWrapper
 from notifications.acceptance import acceptance
 from notifications.messages import Push, PushNotification
 from registrations import quotas
@@ -380,7 +380,7 @@ class Simulation:
         # the server sets it from the database's time, which is simulated
         patch.setattr(Clock, "set", lambda _clock, reported: reported)
         patch.setattr(os, "urandom", self._random_bytes)
-        patch.setattr(kit.http.connections, "_loop", lambda: self._current().loop)
+        patch.setattr(kit.http, "_loop", lambda: self._current().loop)
         patch.setattr(waku, "want_keys", self._want_keys)
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
         for module in (acceptance, quotas, inbound, steps):

@@ -2,7 +2,7 @@
 
 from prometheus_client import Gauge
 
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import StoredGauge
 from waku_bridge.console.models import CanaryRun
 
 NODE_HEALTHY = Gauge(

@@ -10,12 +10,12 @@ from django.db.models import Min
 
 from kit.db.partitions import UNDER_WAY
 from kit.db.statements import table
+from kit.display import host_of
 from kit.health import canaries
 from kit.health.indicators import Indicator
 from kit.health.notices import complaints
 from kit.health.peers import UNREACHABLE, Complaint, Peer
 from kit.health.waiting import Tile, Waiting
-from kit.http.urls import host_of
 from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
 from notifications.models import NotificationRequest
 from registrations.lookup import count_by_newest_grant

@@ -22,8 +22,8 @@ from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
 from kit.db.partitions import UNDER_WAY, day_of
 from kit.db.statements import array_value, fetch, unindexed, write, write_rows
-from kit.metrics.batches import count, observe
-from kit.tracing.spans import note
+from kit.metrics import count, observe
+from kit.tracing import note
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Sending
 from notifications.messages import PushRequest

@@ -22,8 +22,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from kit.buckets.bucket import Buckets, Charge, Limit, part, per_minute
-from kit.buckets.share import Share, own_share
-from kit.buckets.shared import SharedBuckets
+from kit.buckets.shared import Share, SharedBuckets, own_share
 from registrations.messages import QueryInfo
 
 # Ratio of answer to query in bytes that is always allowed.

@@ -21,8 +21,7 @@ from django.conf import settings
 from kit.batches.batch import Batch, Step, Work
 from kit.batches.journal import CrashReports, InFlightJournal
 from kit.buckets.bucket import Buckets
-from kit.buckets.share import own_share
-from kit.buckets.shared import own_buckets
+from kit.buckets.shared import own_buckets, own_share
 from notifications.acceptance.acceptance import Sending
 from notifications.acceptance.storing import find_repeats
 from notifications.delivery.steps import Delivery, traced

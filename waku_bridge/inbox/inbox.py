@@ -8,7 +8,7 @@ from django.db import connection
 
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS
 from kit.db.partitions import IS_UNDER_WAY
-from kit.metrics.batches import count
+from kit.metrics import count
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
 from waku_bridge.models import InboundEnvelope

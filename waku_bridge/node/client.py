@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from kit.http.connections import ERRORS, NEVER_SENT, Answer, Connections
-from kit.http.failover import Peers
-from kit.http.urls import host_of
+from kit.backoff import Peers
+from kit.display import host_of
+from kit.http import ERRORS, NEVER_SENT, Answer, Connections
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node.dialect import (
     StorePage,

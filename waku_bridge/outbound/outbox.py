@@ -11,8 +11,8 @@ from typing import LiteralString
 
 from kit import work
 from kit.batches.batch import Batch, Step, Wakeup, Work
-from kit.metrics.batches import count
-from kit.tracing.spans import note
+from kit.metrics import count
+from kit.tracing import note
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from waku_bridge.messages import BRIDGE

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import LiteralString, NamedTuple
 
+from kit.db.base import Written
 from kit.db.clock import clock
 from kit.db.partitions import with_days
-from kit.db.postgresql.base import Written
 from kit.db.statements import write
 from notifications.messages import Answer
 from registrations.messages import QueryInfo

@@ -8,7 +8,7 @@ import structlog
 
 from kit import work
 from kit.db.partitions import day_of
-from kit.metrics.batches import count, observe
+from kit.metrics import count, observe
 from waku_bridge.metrics import (
     PUBLISH_SECONDS,
     REPLIES_ABANDONED,

@@ -15,7 +15,7 @@ from time import thread_time
 
 import structlog
 
-from kit.processes.once import once
+from kit.processes import once
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import TopicKey
 from waku_bridge.codec import topics

@@ -8,7 +8,7 @@ from itertools import product
 
 import structlog
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from kit.processes.leader import WAKU_BRIDGE, Leader, Term
 from waku_bridge.messages import LEADER
 from waku_bridge.metrics import LOCK_HELD

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from kit.buckets.bucket import Buckets, Charge, per_minute
-from kit.metrics.batches import count
+from kit.metrics import count
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import DEAD_LETTERS
 from waku_bridge.models import DeadLetter

@@ -23,7 +23,7 @@ import structlog
 from django.db import close_old_connections
 
 from kit.db.connections import connection_parameters
-from kit.tracing.spans import Role, is_on, step
+from kit.tracing import Role, is_on, step
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Path

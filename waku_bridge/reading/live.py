@@ -17,9 +17,9 @@ from django.db import Error as DjangoDatabaseError
 
 from kit.backoff import Backoff
 from kit.db.clock import clock
-from kit.db.reasons import reason, sqlstate
-from kit.processes import own_faults
+from kit.db.reasons import reason
 from kit.processes.leader import Term, wait
+from kit.processes.starting import note_refusal
 from kit.processes.status import ChangeFilter, StatusCache
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import (
@@ -170,7 +170,7 @@ class LiveReader:
         try:
             taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
-            own_faults.note_refusal(sqlstate(error))
+            note_refusal(error)
             if reasons.has_changed(why := reason(error)):
                 log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=why)
             return None

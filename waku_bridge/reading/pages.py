@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from kit.http.urls import host_of
+from kit.display import host_of
 from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.messages import Envelope, WakuMessage

@@ -20,9 +20,9 @@ from django.db import Error as DjangoDatabaseError
 
 from kit.backoff import Backoff
 from kit.db.clock import clock
-from kit.db.reasons import reason, sqlstate
-from kit.processes import own_faults
+from kit.db.reasons import reason
 from kit.processes.leader import Term
+from kit.processes.starting import note_refusal
 from waku_bridge.inbox.inbox import Path
 from waku_bridge.metrics import STORE_ERRORS, STORE_ONLY, STORE_WATERMARK_TIMESTAMP_SECONDS, STORE_WINDOW_SECONDS
 from waku_bridge.node import Busy, NodeError
@@ -162,7 +162,7 @@ class StoreReader:
         except NodeError as error:
             return self._failed(tier, error)
         except (DjangoDatabaseError, psycopg.Error) as error:
-            own_faults.note_refusal(sqlstate(error))
+            note_refusal(error)
             if not self._backoffs[tier].failures:
                 log.warning("store_postponed", node=self.reader.name, reason=reason(error))
             return self._backoffs[tier].next()

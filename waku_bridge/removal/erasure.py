@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from kit.db.partitions import UNDER_WAY, day_of
-from kit.figures import counted
+from kit.display import counted
 from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
-from kit.metrics.kinds import StoredGauge
+from kit.metrics import StoredGauge
 from notifications.acceptance.storing import remove_requests
 from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
-from kit.figures import counted
+from kit.display import counted
 from notifications.models import OpenNotification
 from notifications.rules.transitions import DUE
 from registrations.models import Route

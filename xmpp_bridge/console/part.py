@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from kit.admin.lists.search import is_id
 from kit.db.statements import fetch, table
-from kit.expiry.asking import waiting
+from kit.expiry.models import waiting
 from kit.health import canaries, filling
 from kit.health.filling import Filling
 from kit.health.indicators import Indicator, Kind

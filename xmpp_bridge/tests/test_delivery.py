@@ -14,7 +14,7 @@ from django.db import connection
 from django.utils import timezone
 from prometheus_client import REGISTRY, generate_latest
 
-from kit.http.connections import Answer
+from kit.http import Answer
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from embedded.demo import people, xmpp
 from embedded.demo.reports import publish_stored
-from kit.http.connections import Connections
+from kit.http import Connections
 from waku_bridge.client.session import Session
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode

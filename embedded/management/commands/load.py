@@ -13,9 +13,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.table import Table
 
+from embedded.figures import Distribution
 from embedded.load import PushRecord, Result, WakuLoad, phones_for
-from kit.figures import Distribution
-from kit.http.connections import Connections
+from kit.http import Connections
 from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import parse_chat_key

@@ -13,7 +13,7 @@ from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import only_one, run
 from embedded.supervisor.output import MergedLog
 from kit.errors import StartError
-from kit.metrics import files
+from kit.exposition import clear
 from pushserver.config.data_dir import refuse_a_full_disk, usable
 
 
@@ -33,7 +33,7 @@ class Command(BaseCommand):
             with only_one(settings.DATA_DIR):
                 refuse_a_full_disk(settings.DATA_DIR)
                 with usable(settings.DATA_DIR):
-                    files.clear(settings.METRICS_DIR)
+                    clear(settings.METRICS_DIR)
                     addresses_of(settings.DATA_DIR).ports.save()
                     plan = self.plan(options["processes"])
                 run(plan, MergedLog(sys.stdout, coloured=sys.stdout.isatty()), settings.SERVER_PRIVATE_KEY)

@@ -19,9 +19,9 @@ from embedded.servers.ports import free_port, is_free
 from embedded.servers.postgres import EMBEDDED, EmbeddedPostgres
 from embedded.supervisor.guard import Guard
 from embedded.supervisor.processes import PROJECT
-from kit.db.postgresql import versions
-from kit.db.postgresql.sessions import EVERY_SESSION
+from kit.db import base
 from kit.db.reasons import POOLED
+from kit.db.sessions import EVERY_SESSION
 from kit.errors import StartError
 from kit.processes import leader
 from kit.processes.starting import wait_until_fit
@@ -167,10 +167,10 @@ def test_a_database_that_cannot_be_used_is_refused_with_the_remedy(
 def test_the_tested_versions_are_the_embedded_and_the_installed_one_and_those_that_the_readme_promises(
     system: EmbeddedPostgres,
 ) -> None:
-    assert (15, int(EMBEDDED.version)) == (versions.OLDEST, versions.NEWEST)
-    assert versions.OLDEST <= int(system.release.version) <= versions.NEWEST
+    assert (15, int(EMBEDDED.version)) == (base.OLDEST, base.NEWEST)
+    assert base.OLDEST <= int(system.release.version) <= base.NEWEST
     readme = Path(PROJECT, "README.md").read_text(encoding="utf-8")
-    assert f"PostgreSQL {versions.OLDEST} to {versions.NEWEST}" in readme
+    assert f"PostgreSQL {base.OLDEST} to {base.NEWEST}" in readme
 
 
 def test_an_unknown_or_absent_server_for_tests_and_benchmarks_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     too_old = "is too old: this server needs 99 or newer"
-    monkeypatch.setattr(versions, "OLDEST", 99)
+    monkeypatch.setattr(base, "OLDEST", 99)
     connection.close()
     assert ask_database()[0].endswith(too_old)
     monkeypatch.setattr("kit.processes.starting.sleep", lambda _: monkeypatch.undo())  # until it is upgraded

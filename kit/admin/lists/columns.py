@@ -11,8 +11,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 
 from kit.admin import labels, times
-from kit.figures import counted
-from kit.http.urls import host_of
+from kit.display import counted, host_of
 
 Column = Callable[[Any], Any]
 

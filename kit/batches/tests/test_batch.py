@@ -33,8 +33,8 @@ from kit.batches.batch import (
 from kit.batches.marks import since
 from kit.batches.middleware import SHORT_WAITS_SECONDS
 from kit.batches.models import StepMark
-from kit.db.postgresql.sessions import BATCH_WORKER
 from kit.db.reasons import REASONS
+from kit.db.sessions import BATCH_WORKER
 from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
 from registrations.models import TopicKey

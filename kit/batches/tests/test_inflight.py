@@ -18,7 +18,7 @@ import pytest
 from kit.batches.batch import Wakeup
 from kit.batches.inflight import InFlight
 from kit.batches.journal import MAX_KEYS, CrashReports, InFlightJournal
-from kit.http.connections import submit
+from kit.http import submit
 
 TIMEOUT_SECONDS = 20.0
 

@@ -9,13 +9,12 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models import Index
 from django.utils import timezone
 
-from kit.db import partitions
+from kit.db import deleting, partitions
 from kit.db.concurrently import AddIndexAnew
 from kit.db.connections import connection_parameters
 from kit.db.deleting import delete_in_chunks
-from kit.db.estimates import stored
 from kit.db.partitions import IS_UNDER_WAY, MADE_AHEAD, UNDER_WAY, DayTable, PartitionByDay
-from kit.db.statements import fetch
+from kit.db.statements import fetch, stored
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 
@@ -263,3 +262,10 @@ def test_rows_are_removed_in_small_steps_and_few_rows_are_counted(monkeypatch: p
     assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"))) == [2, 2, 1]
     rows.make_device()
     assert fetch(stored("xmpp_bridge_device")) == [(1,)]
+
+
+@pytest.mark.django_db
+def test_a_purge_leaves_the_rest_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleting, "PURGE_SECONDS", -1)
+
+    assert deleting.run_for_a_while(iter([5, 5, 5])) == 5

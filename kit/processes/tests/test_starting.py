@@ -17,11 +17,9 @@ from django.conf import LazySettings
 from django.db import IntegrityError, InterfaceError, OperationalError
 
 from kit.db.reasons import reason
-from kit.processes import starting, tasks
-from kit.processes.once import once
+from kit.processes import once, starting
 from kit.processes.starting import wait_until_fit
-from kit.processes.stopping import WorkerStop
-from kit.processes.tasks import MessageTask, TaskFailed
+from kit.processes.tasks import MessageTask, TaskFailed, WorkerStop
 from tests.rig.logs import capture_logs
 
 in_database = pytest.mark.django_db(transaction=True)
@@ -197,10 +195,3 @@ def test_the_error_of_a_statement_that_took_too_long_has_its_place():
     error.__cause__ = psycopg.errors.QueryCanceled()
     with pytest.raises(TaskFailed, match=r"test_starting\.py"):
         raising(error, autoretry_for=())()
-
-
-@pytest.mark.django_db
-def test_a_purge_leaves_the_rest_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PURGE_SECONDS", -1)
-
-    assert tasks.run_for_a_while(iter([5, 5, 5])) == 5

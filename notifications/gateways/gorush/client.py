@@ -9,9 +9,9 @@ import aiohttp
 import orjson
 from django.conf import settings
 
+from kit.backoff import Peers
 from kit.db.clock import clock
-from kit.http.connections import ERRORS, NEVER_SENT, BadAnswer, Connections, NoFreeConnection, lasting_connections
-from kit.http.failover import Peers
+from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, NoFreeConnection, lasting_connections
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rules
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
 from notifications.gateways.gorush.models import current_rules, unknown_errors

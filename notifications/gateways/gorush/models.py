@@ -18,7 +18,7 @@ from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import DatabaseError, InterfaceError, models
 from django.db.models import F
 
-from kit.processes.once import once
+from kit.processes import once
 from notifications.gateways.gorush.errors import (
     ANY_PLATFORM,
     NAMES,

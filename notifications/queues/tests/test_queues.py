@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from kit.db.postgresql.sessions import BATCH_WORKER, set_all
+from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.console import standstill
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result

@@ -15,7 +15,7 @@ import pytest
 from django.core import mail
 from django.db import connection
 
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.sessions import Timeouts
 from kit.health.indicators import Indicator, State
 from pushserver.alerts import planning, sending
 from pushserver.alerts.targets import Target, targets

@@ -18,7 +18,7 @@ from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 
 from kit.db.reasons import UNAVAILABLE, is_closed, reason
-from kit.processes.once import once
+from kit.processes import once
 from pushserver.console.accounts.sessions import REFRESH_HEADER
 from pushserver.indicators import asking, incidents
 from pushserver.indicators.kinds import server

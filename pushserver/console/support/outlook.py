@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from kit.admin.labels import FAMILIES, Family
 from kit.admin.lists.first_lines import FirstLine
 from kit.admin.times import exact, in_words
-from kit.figures import counted
+from kit.display import counted
 from notifications.acceptance.limits import EFFECTS
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification, NotificationRequest

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_POST
 from kit.admin.facts import FactAdmin
 from kit.admin.lists.changelist import NEWER, OLDER
 from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
-from kit.figures import counted
+from kit.display import counted
 from kit.operations import parts
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest

@@ -26,8 +26,8 @@ from kit.admin.links import Link
 from kit.admin.lists.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
 from kit.admin.lists.search import is_number
 from kit.admin.times import in_words
-from kit.http.urls import host_of
-from kit.tracing.spans import trace_of
+from kit.display import host_of
+from kit.tracing import trace_of
 from notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
 from notifications.messages import Effect
 from notifications.models import Attempt, Halt, Notification, NotificationRequest

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit.figures import counted
+from kit.display import counted
 from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from kit.figures import counted
+from kit.display import counted
 from kit.health.indicators import DATABASE_SILENT, REDIS_DOWN, Group, Indicator, Kind, State, duration, listed
 
 DISK = Kind("disk", Group.SERVER, "Disk space", "PushServerDiskFilling")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
-from kit.figures import counted
+from kit.display import counted
 from kit.health.indicators import Group, Indicator, Kind, State
 from pushserver.indicators import pages
 

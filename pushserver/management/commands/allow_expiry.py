@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from kit.db.clock import database_now
-from kit.expiry.asking import allow, waiting
+from kit.expiry.models import allow, waiting
 
 
 class Command(BaseCommand):

@@ -8,7 +8,7 @@ import django
 from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 
-from kit.db.postgresql.versions import TooOldError
+from kit.db.base import TooOldError
 from pushserver.start.fitting import schema, untried_version
 from pushserver.start.release import version
 

@@ -13,7 +13,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from embedded.stack import database
-from kit.db.postgresql import versions
+from kit.db import base
 from pushserver.start import fitting
 from registrations.encryption import keyring
 from tests.rig import rows
@@ -77,7 +77,7 @@ def test_a_database_of_this_version_and_of_these_keys_has_nothing_wrong(is_used:
 
 
 def test_a_version_newer_than_all_tested_ones_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "NEWEST", 1)
+    monkeypatch.setattr(base, "NEWEST", 1)
     [line] = fitting.untried_version()
     assert re.fullmatch(r"PostgreSQL \d+\.\d+ is not tested with this server: 1 is the newest tested version\.", line)
 

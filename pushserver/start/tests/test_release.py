@@ -11,8 +11,8 @@ from django.core.management.sql import emit_pre_migrate_signal
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
+from kit.db.connections import MIGRATIONS, timeouts
 from kit.db.statements import fetch, write
-from kit.db.timeouts import MIGRATIONS, timeouts
 from pushserver.start.release import NO_WAY_UP, PROJECT, compare, version
 from tests.rig.server import manage_py
 

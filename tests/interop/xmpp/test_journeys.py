@@ -20,7 +20,7 @@ import pytest
 from embedded.load import PushRecord, judge_when_recorded
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from kit.http.connections import Connections
+from kit.http import Connections
 from notifications.messages import Grade
 from tests.interop.xmpp.peers import (
     SERVICE,

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp.test_utils import TestServer
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from registrations.messages import TokenType
 from tests.rig.peers import app_of
 from tests.rig.rows import firebase_token

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from waku_bridge.client.core import Core
 from waku_bridge.client.session import CLOCK_SKEW_NS, StoreReader
 from waku_bridge.codec.topics import message_hash

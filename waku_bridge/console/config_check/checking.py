@@ -17,10 +17,9 @@ import orjson
 from django.conf import settings
 from django.utils import timezone
 
+from kit.display import host_of
 from kit.health.peers import Complaint
-from kit.http.asking import ask, new_client
-from kit.http.connections import submit
-from kit.http.urls import host_of
+from kit.http import ask, new_client, submit
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.readings import (
     Reading,

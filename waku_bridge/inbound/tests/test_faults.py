@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import IntegrityError, transaction
 
-from kit.figures import counted
+from kit.display import counted
 from tests.rig import rows
 from waku_bridge.console.operator_actions import process_again
 from waku_bridge.inbound import faults, inbound

@@ -6,8 +6,7 @@ from itertools import count
 import pytest
 from django.db import transaction
 
-from kit.buckets.share import Share
-from kit.buckets.shared import SharedBuckets
+from kit.buckets.shared import Share, SharedBuckets
 from registrations.messages import QueryInfo
 from waku_bridge.codec.topics import content_topic, query_name
 from waku_bridge.inbound import queries

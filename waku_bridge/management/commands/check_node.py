@@ -5,8 +5,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from kit.display import host_of
 from kit.health.peers import Complaint
-from kit.http.urls import host_of
 from waku_bridge.console.config_check.checking import check, memory_of
 
 

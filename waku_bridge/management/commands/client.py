@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from registrations.messages import TokenType
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Learned, Reason, Refused

@@ -15,10 +15,10 @@ import uvloop
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from kit.http.connections import Connections
-from kit.http.urls import host_of
-from kit.metrics import port
-from kit.processes.ready import announce_ready
+from kit.display import host_of
+from kit.exposition import serve
+from kit.http import Connections
+from kit.processes import announce_ready
 from kit.processes.starting import wait_until_fit
 from waku_bridge.reading.bridge import MAX_PAGE_BYTES, STOP_SECONDS, TIMEOUT_SECONDS, Bridge, Plan
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **_options: Any) -> None:
         if not settings.WAKU_NODES:
             raise CommandError("WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`.")
-        port.serve()
+        serve()
         wait_until_fit()
         uvloop.run(_read_all(_plan()))
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.node.server import REFUSED
-from kit.http.connections import Connections
+from kit.http import Connections
 from tests.rig.peers import app_of
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import (

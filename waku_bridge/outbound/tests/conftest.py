@@ -17,7 +17,7 @@ from embedded.node.wire import StoreQuery
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
 from kit.db import clock as batches
-from kit.http.connections import Connections, submit
+from kit.http import Connections, submit
 from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC

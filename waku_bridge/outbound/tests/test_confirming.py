@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from kit.buckets.bucket import Limit
-from kit.http.connections import call_on_loop, submit
+from kit.http import call_on_loop, submit
 from tests.rig.conversation import EPHEMERAL
 from tests.rig.delivering import fresh
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 from prometheus_client import REGISTRY, generate_latest
 
-from kit.http.connections import Connections, submit
+from kit.http import Connections, submit
 from notifications.messages import Answer
 from registrations.messages import QueryInfo
 from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration, replies_to

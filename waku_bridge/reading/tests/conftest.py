@@ -15,7 +15,7 @@ from django.db import connection
 
 from embedded.node.node import NODE, Settings
 from embedded.node.server import create_app
-from kit.http.connections import Connections
+from kit.http import Connections
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics

@@ -13,9 +13,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from kit.metrics import port
+from kit.exposition import serve
+from kit.processes import announce_ready
 from kit.processes.leader import Leader, key_of
-from kit.processes.ready import announce_ready
 from kit.processes.starting import wait_until_fit
 from xmpp_bridge.component import Component
 from xmpp_bridge.connection import Address
@@ -36,7 +36,7 @@ class Command(BaseCommand):
         if not settings.XMPP_COMPONENT_JID:
             raise CommandError("XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.")
         connection.settings_dict["OPTIONS"]["connect_timeout"] = DATABASE_CONNECT_SECONDS
-        port.serve()
+        serve()
         wait_until_fit()
         uvloop.run(_run(_component()))
 

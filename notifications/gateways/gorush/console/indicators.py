@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kit.figures import counted
+from kit.display import counted
 from kit.health import peers
 from kit.health.indicators import Group, Indicator, Kind, Page, State, last_hour, rows
 from kit.health.peers import Peer, PeerKind

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from kit.health.indicators import Indicator
-from kit.http.connections import tls_context
+from kit.http import tls_context
 from kit.operations import Evidence, ListPage, Operations, PeerPage
 from notifications.gateways.gorush.console import indicators
 from notifications.gateways.gorush.console.advice import advice

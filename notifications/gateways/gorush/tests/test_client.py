@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 from django.utils import timezone
 
-from kit.http.connections import Connections
+from kit.http import Connections
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.gateways.gorush.errors import ErrorRule
 from notifications.gateways.gorush.models import UnknownGatewayError, unknown_errors
@@ -116,8 +116,8 @@ def test_a_server_error_is_answered_by_the_first_and_not_tried_at_the_second():
     ],
 )
 def test_a_push_without_a_connection_to_gorush_is_tried_again_later(monkeypatch, handlers, connections, code):
-    monkeypatch.setattr("kit.http.connections.MAX_CONNECTIONS", connections)
-    monkeypatch.setattr("kit.http.connections.POOL_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("kit.http.MAX_CONNECTIONS", connections)
+    monkeypatch.setattr("kit.http.POOL_TIMEOUT_SECONDS", 0.1)
     result = sent(*handlers)
     assert (result.outcome, result.code) == (Outcome.TRANSIENT, code)
     assert (result.is_unreached, result.is_untried) == (code == "unreachable", code == "no_connection")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
-from kit.http.connections import MAX_CONNECTIONS
+from kit.http import MAX_CONNECTIONS
 from notifications.gateways.gorush.console.config_check import NOTICES, rules
 from notifications.gateways.gorush.console.config_check.checking import check_all
 from notifications.gateways.gorush.console.config_check.readings import (

@@ -9,8 +9,7 @@ import httpx
 from django.conf import settings
 from django.db.models import Count
 
-from kit.http.asking import ask, new_client
-from kit.http.connections import MAX_CONNECTIONS, submit
+from kit.http import MAX_CONNECTIONS, ask, new_client, submit
 from notifications.gateways.gorush.console.config_check import NOTICES
 from notifications.gateways.gorush.console.config_check.readings import (
     Reading,

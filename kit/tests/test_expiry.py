@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kit.expiry.asking import ALLOWED, FEW, allow, may_end, waiting
+from kit.expiry.models import ALLOWED, FEW, allow, may_end, waiting
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -1,10 +1,12 @@
-"""Beat: sends scheduled tasks when they are due, from a thread in each worker of the queue `maintenance`.
+"""Threads of each worker for maintenance, and the first of them: beat, which sends scheduled tasks when they are due.
 
 Only the beat with the leader lock sends tasks, and the others stand by. Two at once would start every canary, report
 and config check twice. When a beat is killed, another one follows within seconds.
 """
 
+from abc import ABC, abstractmethod
 from datetime import timedelta
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -16,16 +18,44 @@ from django.db import InterfaceError, OperationalError, connection
 from kit.db.reasons import reason
 from kit.processes.leader import BEAT, LeaderLock
 from kit.processes.status import ChangeFilter
-from kit.processes.threads import RestartingThread
 
 log = structlog.get_logger(__name__)
 
+AFTER_FAULT_SECONDS = 5.0
 STAND_BY_SECONDS = 1.0
 # PostgreSQL ends the session of a beat whose host died after this time. A working beat sends statements more often.
 SESSION_SECONDS = 30
 # Beat does not store when a task was last sent. So tasks with a longer period are first sent this long after the start.
 FIRST_AFTER = timedelta(minutes=5)
 ANOTHER = "another beat works, and this one follows it when it ends"
+
+
+class RestartingThread(ABC, Thread):
+    """A thread of a worker process that works until `stop`, and starts again a few seconds after an error."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.stopped = Event()
+        self.faults = ChangeFilter()  # of the errors of its work
+
+    @abstractmethod
+    def work(self) -> None:
+        """Work until `stopped` is set. After an error, which is logged, the thread calls it again."""
+
+    def stop(self) -> None:
+        """Make the thread end, without waiting for it."""
+        self.stopped.set()
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            try:
+                self.work()
+            except Exception as error:  # noqa: BLE001 - nobody would start this thread again
+                if self.faults.has_changed(name := type(error).__name__):
+                    log.error("thread_failed", thread=self.name, error=name)  # noqa: TRY400 - it may quote what it sent
+            finally:
+                connection.close()  # and its locks with it
+            self.stopped.wait(AFTER_FAULT_SECONDS)
 
 
 class OneBeat(Scheduler):

@@ -13,9 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kit.http.asking import ask
-from kit.http.connections import ERRORS, NEVER_SENT, Answer, BadAnswer, Connections, NoFreeConnection, submit
-from kit.http.failover import DISTRUST_SECONDS, Peers
+from kit.backoff import DISTRUST_SECONDS, Peers
+from kit.http import ERRORS, NEVER_SENT, Answer, BadAnswer, Connections, NoFreeConnection, ask, submit
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -225,7 +224,7 @@ def test_a_request_on_a_kept_connection_that_broke_is_not_repeated():
     ],
 )
 def test_a_request_without_a_connection_was_never_sent(monkeypatch: pytest.MonkeyPatch, url: str, kind: type):
-    monkeypatch.setattr("kit.http.connections.CONNECT_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("kit.http.CONNECT_TIMEOUT_SECONDS", 0.3)
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
@@ -247,8 +246,8 @@ def test_a_request_without_a_connection_was_never_sent(monkeypatch: pytest.Monke
 
 
 def test_a_request_that_waits_for_a_free_connection_sends_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kit.http.connections.MAX_CONNECTIONS", 1)
-    monkeypatch.setattr("kit.http.connections.POOL_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("kit.http.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("kit.http.POOL_TIMEOUT_SECONDS", 0.1)
     seen = []
 
     async def slow(request: web.Request) -> web.Response:

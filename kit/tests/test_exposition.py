@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,10 @@ from prometheus_client import CollectorRegistry, values
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kit.metrics import exemplars, port
-from kit.metrics.batches import BatchHistogram, observe
-from kit.metrics.exemplars import Kept
-from kit.metrics.files import Counted, clear
-from kit.tracing.spans import trace_of
+from kit import exposition, metrics
+from kit.exposition import Counted, clear
+from kit.metrics import BatchHistogram, Exemplars, observe, read_exemplars
+from kit.tracing import trace_of
 from tests.rig.logs import capture_logs
 
 PROGRAM = """
@@ -174,8 +174,8 @@ SKEW = BatchHistogram("test_skew_seconds", "A test.", buckets=(-1, 1), registry=
 def folder(settings, monkeypatch):
     """Return the metrics folder of this process, without exemplars."""
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
-    own = Kept(settings.METRICS_DIR)
-    monkeypatch.setattr(exemplars, "_own", lambda: own)
+    own = Exemplars()
+    monkeypatch.setattr(metrics, "own_exemplars", lambda: own)
     yield settings.METRICS_DIR
     (settings.METRICS_DIR / f"exemplars_{os.getpid()}.json").unlink(missing_ok=True)
 
@@ -228,10 +228,10 @@ def test_the_newest_exemplar_of_all_processes_is_shown_and_no_old_one(tmp_path):
     for pid, at in ((1, now - 60), (2, now - 5), (3, now - 3600)):
         row = ["test_took_seconds_bucket", labels, 0.5, at, f"{pid:032x}"]
         (tmp_path / f"exemplars_{pid}.json").write_text(json.dumps([row]))
-    (example,) = exemplars.read(tmp_path).values()
+    (example,) = read_exemplars(tmp_path).values()
     assert example.labels == {"trace_id": f"{2:032x}"}
     clear(tmp_path)
-    assert exemplars.read(tmp_path) == {}
+    assert read_exemplars(tmp_path) == {}
 
 
 def test_the_exemplars_of_an_ended_process_are_removed(tmp_path):
@@ -248,8 +248,8 @@ def test_the_exemplars_of_an_ended_process_are_removed(tmp_path):
 def taken(settings, tmp_path, monkeypatch):
     """Set METRICS_PORT to a port that another socket uses. Servers of the test are closed afterwards."""
     opened = []
-    start = port.start_http_server
-    monkeypatch.setattr(port, "start_http_server", lambda *arguments: opened.append(start(*arguments)))
+    start = exposition.start_http_server
+    monkeypatch.setattr(exposition, "start_http_server", lambda *arguments: opened.append(start(*arguments)))
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings.METRICS_HOST, settings.METRICS_PORT = other.getsockname()
         settings.METRICS_DIR = tmp_path
@@ -265,10 +265,10 @@ def test_a_taken_port_is_opened_when_the_process_that_uses_it_ends_and_one_that_
     taken, settings, monkeypatch, is_reported
 ):
     if is_reported:
-        monkeypatch.setattr(port, "LOG_AFTER_SECONDS", 0.0)
+        monkeypatch.setattr(exposition, "LOG_AFTER_SECONDS", 0.0)
     with capture_logs() as logs:
-        port.serve()
-        time.sleep(3 * port.RETRY_SECONDS)
+        exposition.serve()
+        time.sleep(3 * exposition.RETRY_SECONDS)
         taken.close()
         assert _answers_within(60, f"http://127.0.0.1:{settings.METRICS_PORT}/metrics")
     reported = {"event": "metrics_port_not_opened", "log_level": "error", "port": settings.METRICS_PORT}
@@ -278,7 +278,9 @@ def test_a_taken_port_is_opened_when_the_process_that_uses_it_ends_and_one_that_
 def test_an_address_of_another_machine_is_logged_at_once(taken, settings):
     settings.METRICS_HOST = "192.0.2.1"
     with capture_logs() as logs:
-        port.serve()
+        exposition.serve()
+        for thread in [thread for thread in threading.enumerate() if thread.name == "metrics-port"]:
+            thread.join(60)
     assert [entry["error"] for entry in logs] == ["Cannot assign requested address"]
 
 

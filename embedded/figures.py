@@ -1,4 +1,4 @@
-"""Figures for people: distributions of durations, and numbers with their nouns. The module does no I/O."""
+"""Distributions of durations. The module does no I/O."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -43,8 +43,3 @@ def distribution(milliseconds: Sequence[float]) -> Distribution | None:
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     """Return a percentile by nearest rank, which is always one of the measured values."""
     return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3)
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: "1 route", "1,200 routes". The plural adds an s unless ``plural`` is given."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

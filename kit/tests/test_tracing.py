@@ -11,11 +11,10 @@ from time import time_ns
 import pytest
 import structlog
 
+from kit import otlp, tracing
+from kit.otlp import EXPORTED, LOCATIONS, NAMES, is_allowed, sorted_out
 from kit.processes.tasks import TaskFailed
-from kit.tracing import errors, exporting, sending
-from kit.tracing import spans as tracing
-from kit.tracing.allowed import EXPORTED, LOCATIONS, NAMES, exported, is_allowed, only_allowed
-from kit.tracing.spans import Role, begin_batch, note, step, trace_of
+from kit.tracing import BatchTrace, Role, note, step, trace_of
 from tests.rig.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32
@@ -47,7 +46,7 @@ def test_steps_of_a_message_are_one_trace_below_its_first(collecting):
 
 
 def test_a_batch_is_a_trace_with_its_steps_and_links_to_the_messages_and_back(collecting):
-    batch = begin_batch()
+    batch = BatchTrace()
     with batch.step("Inbox"):
         note([(A, {"outcome": "accepted"}), (B, {"outcome": "accepted"})])
     with batch.step("Results"):
@@ -68,7 +67,7 @@ def test_a_batch_is_a_trace_with_its_steps_and_links_to_the_messages_and_back(co
 
 
 def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_sent(collecting, settings):
-    rolled_back, other = begin_batch(), begin_batch()
+    rolled_back, other = BatchTrace(), BatchTrace()
     with rolled_back.step("Inbox"):
         note([(A, {})])
     settings.TRACES_SHARE = 0.0
@@ -82,7 +81,7 @@ def test_a_batch_that_was_rolled_back_or_had_no_traced_message_is_not_sent(colle
 def test_facts_outside_of_a_batch_or_while_tracing_is_off_are_not_read(settings):
     note(pytest.fail("looked at") for _ in range(1))
     settings.TRACES = False
-    batch = begin_batch()
+    batch = BatchTrace()
     with batch.step("Inbox"):
         note(pytest.fail("looked at") for _ in range(1))
     batch.committed()
@@ -114,12 +113,12 @@ def test_a_process_that_ends_sends_its_spans_but_does_not_wait_for_an_unreachabl
     tracing.close()
     assert [span.name for span in collecting.spans] == ["send"]
     settings.OTLP_URL = "http://127.0.0.1:1"
-    spans = exporting.Spans()
+    spans = otlp.Spans()
     monkeypatch.setattr(tracing, "spans", lambda: spans)
-    for _ in range(sending.MAX_WAITING + 10):
+    for _ in range(otlp.MAX_WAITING + 10):
         step("send", A, {}, began_ns=time_ns())
     tracing.close()
-    assert not spans._sender._waiting
+    assert not spans._waiting
 
 
 def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, caplog):
@@ -131,7 +130,7 @@ def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, ca
 
 def reported(collecting, say):
     """Return the record that the collector receives of an error that ``say`` logs."""
-    handler = errors.ErrorHandler()
+    handler = tracing.ErrorHandler()
     logging.getLogger().addHandler(handler)
     try:
         say()
@@ -171,14 +170,14 @@ def test_an_exception_is_sent_with_its_place_and_without_its_text(collecting, er
 
     (record,) = reported(collecting, say)
     shown = attributes(record.attributes)
-    assert (record.body.string_value, shown["exception.type"]) == (errors.LIBRARY_ERROR, name)
+    assert (record.body.string_value, shown["exception.type"]) == (tracing.LIBRARY_ERROR, name)
     assert shown["exception.stacktrace"].endswith(stack)
     assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(record)]
 
 
 def test_warnings_and_errors_of_the_exporter_are_not_sent(collecting):
     def say():
-        structlog.get_logger("kit.tracing.exporting").error("span_refused")
+        structlog.get_logger("kit.otlp").error("span_refused")
         structlog.get_logger("kit.batches.batch").warning("batch_split")
 
     assert reported(collecting, say) == []
@@ -241,8 +240,8 @@ def test_words_figures_and_places_in_the_code_pass():
 
 
 def test_a_name_that_is_not_in_the_list_does_not_pass():
-    assert exported({"outcome": "accepted", "key_hash": 1}) == {"pushserver.outcome": "accepted", "key_hash": 1}
-    assert only_allowed({"outcome": "accepted", "key_hash": 1}) == {"pushserver.outcome": "accepted"}
+    allowed, refused = sorted_out({"outcome": "accepted", "key_hash": 1})
+    assert (attributes(allowed), refused) == ({"pushserver.outcome": "accepted"}, ["key_hash"])
 
 
 def test_no_name_in_the_list_is_for_a_secret():

@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from embedded.servers.postgres import SOCKET_NAME
 from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
-from kit.db.postgresql.sessions import BATCH_WORKER, EVERY_SESSION
-from kit.db.postgresql.timeouts import Timeouts
+from kit.db.connections import MIGRATIONS, REPORTS, timeouts
+from kit.db.deleting import TIMEOUTS
 from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
+from kit.db.sessions import BATCH_WORKER, EVERY_SESSION, Timeouts
 from kit.db.statements import fetch, write
-from kit.db.timeouts import MIGRATIONS, REPORTS, RETENTION, timeouts
 from kit.processes import leader
 from tests.rig.postgres import silent_proxy
 from waku_bridge.metrics import LOCK_HELD
@@ -37,7 +37,7 @@ def proxy(postgres):
 @pytest.fixture
 def behind(proxy, settings, monkeypatch):
     """Route new connections of Django through the proxy, with short timeouts."""
-    monkeypatch.setattr("kit.db.postgresql.timeouts.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("kit.db.sessions.GRACE_SECONDS", 0.1)
     settings.DATABASE_TIMEOUTS = SHORT
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     monkeypatch.setitem(connection.settings_dict, "PORT", proxy.port)
@@ -153,7 +153,7 @@ def shown() -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("wanted", "times"),
-    [(REPORTS, ("4h", "10s", "0")), (RETENTION, ("1min", "1s", "30s")), (MIGRATIONS, ("0", "10s", "0"))],
+    [(REPORTS, ("4h", "10s", "0")), (TIMEOUTS, ("1min", "1s", "30s")), (MIGRATIONS, ("0", "10s", "0"))],
 )
 def test_timeouts_are_set_for_a_block_and_reset_after_it(wanted, times):
     before = shown()

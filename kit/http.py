@@ -1,8 +1,8 @@
-"""HTTP to gateways and to Waku nodes, by aiohttp: connections that outlive tasks, on one loop of each process.
+"""HTTP to peers: `Connections` to gateways and Waku nodes by aiohttp, and `ask` for rare requests by httpx.
 
-Tasks are synchronous. Their HTTP requests run concurrently on a loop in a thread of its own. So keep-alive connections
-outlive a task, and a connection that the peer closes is noticed at once. Requests that are rare are sent by httpx
-(`kit.http.asking`), which costs eighteen times the CPU time.
+Tasks are synchronous. Their HTTP requests run concurrently on one loop of each process, in a thread of its own. So
+keep-alive connections outlive a task, and a connection that the peer closes is noticed at once. A request by httpx, as
+of config checks, alerts and traces, costs eighteen times the CPU time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import httpx
 import uvloop
 from yarl import URL
 
-from kit.processes.once import once
+from kit.processes import once
 
 CONNECT_TIMEOUT_SECONDS = 2.0
 RESOLVED_AND_CONNECTED_SECONDS = 10.0  # a name server may be slow, and a host may have several addresses
@@ -213,3 +213,34 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = uvloop.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
     return loop
+
+
+def new_client() -> httpx.AsyncClient:
+    """Return a client that asks the hosts of the settings themselves, not the proxies of the environment."""
+    headers = {"Accept-Encoding": "identity"}
+    return httpx.AsyncClient(trust_env=False, verify=tls_context(), headers=headers, timeout=None)  # noqa: S113 - `ask`
+
+
+async def ask(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    seconds: float,
+    content: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> httpx.Response:
+    """Send one request, and return the answer, which is complete within ``seconds``.
+
+    Raises httpx.HTTPError, httpx.InvalidURL or TimeoutError. httpx's own timeout would start again with every byte.
+    """
+    async with asyncio.timeout(seconds), client.stream(method, url, content=content, headers=headers) as response:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise httpx.RemoteProtocolError("the answer is compressed, although the request did not allow it")
+        body = bytearray()
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > max_bytes:
+                raise httpx.RemoteProtocolError("the answer is too large")
+        return httpx.Response(response.status_code, headers=response.headers, content=bytes(body))

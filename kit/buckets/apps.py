@@ -1,5 +1,0 @@
-from django.apps import AppConfig
-
-
-class BucketsConfig(AppConfig):
-    name = "kit.buckets"

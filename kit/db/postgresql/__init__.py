@@ -1,1 +1,0 @@
-"""Django's backend for PostgreSQL with connections that time out. `settings.DATABASES` names this package."""

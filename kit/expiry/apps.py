@@ -1,5 +1,0 @@
-from django.apps import AppConfig
-
-
-class ExpiryConfig(AppConfig):
-    name = "kit.expiry"

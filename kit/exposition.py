@@ -1,0 +1,194 @@
+"""Metrics as they are scraped, from the files of the processes of this machine: one set of files per process id.
+
+Every process counts in files of its own (prometheus_client's multiprocess mode), and the one that answers a scrape adds
+them up. The counts of a process outlive it: its counters and histograms are added to those of other ended processes. So
+restarts lose no counts, and leave no files behind. Its gauges are removed. Each collection checks which processes are
+alive, because a killed process cannot record its own end.
+"""
+
+import fcntl
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from errno import EADDRINUSE
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+
+import structlog
+from django.conf import settings
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from kit.metrics import read_exemplars
+
+NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+|exemplars)_(?P<pid>\d+)\.(db|json)")
+FOLDED = ("counter", "histogram")
+DEAD = "dead"
+# What prometheus_client raises for a file that a crash of the machine or a full disk has cut off or emptied in parts.
+BROKEN = (RuntimeError, struct.error, ValueError, TypeError)
+RETRY_SECONDS = 0.5
+# Longer than the shutdown of a process that this one replaces.
+LOG_AFTER_SECONDS = 30.0
+log = structlog.get_logger(__name__)
+
+
+class Counted(Collector):
+    """The metrics of all processes that share ``folder``, including ended ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._skipped: set[Path] = set()  # broken files of living processes, which are named once
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> list[Metric]:
+        if not self._folder.is_dir():  # the configuration is wrong, and its checks say so
+            return []
+        with _alone(self._folder):
+            self._fold_ended()
+            # A new file is empty for a moment, until its process has set its size.
+            files = [file for file in self._folder.glob("*.db") if file.stat().st_size]
+            try:
+                merged = _merge(files)
+            except BROKEN:
+                merged = _merge([file for file in files if self._read(file) is not None])
+            _leave_out_sums_below_zero(merged)
+            _add_exemplars(merged, self._folder)
+            return merged
+
+    def _fold_ended(self) -> None:
+        files = [(file, found) for file in sorted(self._folder.iterdir()) if (found := NAME.fullmatch(file.name))]
+        living = {pid for pid in {int(found["pid"]) for _, found in files} if _is_alive(pid)}
+        for file, found in files:
+            if int(found["pid"]) not in living:
+                if found["kind"] in FOLDED and file.stat().st_size:
+                    self._fold(file, self._folder / f"{found['kind']}_{DEAD}.db")
+                file.unlink(missing_ok=True)
+
+    def _fold(self, file: Path, into: Path) -> None:
+        """Add the counts of one file to those of ended processes. A broken file of either kind is removed instead."""
+        if into.exists():
+            self._read(into)
+        total = MmapedDict(str(into))
+        try:
+            for key, value in self._read(file) or []:
+                total.write_value(key, total.read_value(key)[0] + value, 0.0)
+        finally:
+            total.close()
+
+    def _read(self, file: Path) -> list[tuple[str, float]] | None:
+        """Return the values of a file by their keys, or None for a broken one.
+
+        A broken file is named, and removed unless its process still counts in it.
+        """
+        try:
+            return [(key, value) for key, (_, _, value) in read_values(file).items()]
+        except BROKEN:
+            found = NAME.fullmatch(file.name)
+            if not (found and _is_alive(int(found["pid"]))):
+                log.warning("metric_file_removed", file=file.name, reason="it is broken, and its counts are lost")
+                file.unlink(missing_ok=True)
+            elif file not in self._skipped:
+                log.warning("metric_file_skipped", file=file.name)
+                self._skipped.add(file)
+            return None
+
+
+def read_values(file: Path) -> dict[str, tuple[str, dict[str, str], float]]:
+    """Return the name, the labels and the value of each sample in a file, by their keys. Raises one of `BROKEN`."""
+    found = {}
+    for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
+        _metric, name, labels, _help = json.loads(key)
+        found[key] = name, labels, value
+    return found
+
+
+def _merge(files: Iterable[Path]) -> list[Metric]:
+    return list(MultiProcessCollector.merge([str(file) for file in files], accumulate=True))
+
+
+def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
+    """Leave out the sum and the count of histograms that have buckets below zero.
+
+    OpenMetrics forbids both, and a strict reader would reject the whole page. The last bucket has the count too.
+    """
+    for metric in metrics:
+        if any(sample.labels.get("le", "").startswith("-") for sample in metric.samples):
+            metric.samples = [sample for sample in metric.samples if "le" in sample.labels]
+
+
+def _add_exemplars(metrics: Iterable[Metric], folder: Path) -> None:
+    examples = read_exemplars(folder)
+
+    def with_exemplar(sample: Sample) -> Sample:
+        example = examples.get((sample.name, tuple(sorted(sample.labels.items()))))
+        return sample._replace(exemplar=example) if example else sample
+
+    for metric in metrics if examples else ():
+        metric.samples = [with_exemplar(sample) for sample in metric.samples]
+
+
+def clear(folder: Path) -> None:
+    """Remove all counts. Call it only while no process counts in this folder."""
+    for file in (*folder.glob("*.db"), *folder.glob("exemplars_*")):
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other readers out, because between folding a file and removing it, its counts exist twice."""
+    with (folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # Closing the file is not enough, because a child that was forked meanwhile has it open too.
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # a process of another account has this id
+        return True
+    return True
+
+
+def serve() -> None:
+    """Serve the metrics of this process and its children at METRICS_HOST and METRICS_PORT, or nowhere if the port is 0.
+
+    It is for processes without a web server on their METRICS_DIR, such as those in containers of their own. A port that
+    cannot be opened does not stop the process. A thread waits for the port: the process that this one replaces uses it
+    until it ends, and it ends only when this one has started.
+    """
+    if settings.METRICS_PORT:
+        Thread(target=_open, name="metrics-port", daemon=True).start()
+
+
+def _open() -> None:
+    registry = CollectorRegistry()
+    registry.register(Counted(settings.METRICS_DIR))
+    log_at = monotonic() + LOG_AFTER_SECONDS
+    while True:
+        try:
+            start_http_server(settings.METRICS_PORT, settings.METRICS_HOST, registry)
+        except OSError as error:
+            is_taken = error.errno == EADDRINUSE
+            if not is_taken or monotonic() >= log_at:
+                log.error("metrics_port_not_opened", port=settings.METRICS_PORT, error=error.strerror)  # noqa: TRY400
+                log_at = float("inf")
+            if not is_taken:
+                return
+        else:
+            return
+        sleep(RETRY_SECONDS)

@@ -1,4 +1,0 @@
-"""HTTP to peers: connections, and failover between equal servers.
-
-See docs/architecture.md.
-"""

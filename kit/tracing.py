@@ -1,0 +1,253 @@
+"""Traces of messages through all processes, and error reports, for a collector that speaks OTLP over HTTP.
+
+    key of a message ──keyed digest──▶ id of its trace, and whether it is traced: the same in every process
+                                             │
+    work of a process for a message ─────────┴──▶ span ──▶ only what may leave (`kit.otlp`) ──▶ collector
+
+So a trace needs no storage, and processes need not pass its id to each other. A span is of a step of its own, or of a
+part of a step of a batch:
+
+    batch ──┬── step ──links──▶ the messages that it worked on
+            ├── step                     each has a span for the step in its own trace,
+            └── ...                      which links back to the step
+
+A batch is sent after its commit, and only if it worked on a traced message. Errors of tracing never reach the caller.
+While tracing is off it costs nothing: the protocol of OpenTelemetry is imported with the first span or error.
+
+See docs/monitoring/README.md.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import wraps
+from hashlib import blake2b
+from pathlib import Path
+from time import time_ns
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+
+import structlog
+from django.conf import settings
+
+from kit.processes import once
+
+if TYPE_CHECKING:
+    from kit.otlp import Errors, Spans
+
+log = structlog.get_logger(__name__)
+
+TRACE_BYTES, SPAN_BYTES = 16, 8
+# The handler skips errors of the exporting code itself, which would cause new ones.
+OWN = ("kit.tracing", "kit.otlp")
+# Number of calls of a stack that are sent: the innermost ones.
+MAX_CALLS = 20
+LIBRARY_ERROR = "library_error"
+NS_PER_SECOND = 10**9
+Attributes = Mapping[str, object]
+P = ParamSpec("P")
+
+
+class Trace(NamedTuple):
+    """The trace of one message: its id, and the id of its first span."""
+
+    id: bytes
+    first_span_id: bytes
+
+
+def is_on() -> bool:
+    """Return whether any message is traced."""
+    return bool(settings.TRACES)
+
+
+def trace_of(key: bytes) -> Trace | None:
+    """Return the trace of the message with this key, or None for an untraced message.
+
+    The ids are a digest with a secret key of this server. So nobody can tell from a trace which message it belongs to,
+    or make all own messages traced. Part of the id decides whether a message is traced, as in `TraceIdRatioBased`.
+    """
+    if not settings.TRACES:
+        return None
+    digest = blake2b(key, digest_size=TRACE_BYTES + SPAN_BYTES, key=settings.TRACES_KEY).digest()
+    if int.from_bytes(digest[SPAN_BYTES:TRACE_BYTES]) >= settings.TRACES_SHARE * 2.0**64:
+        return None
+    return Trace(digest[:TRACE_BYTES], digest[TRACE_BYTES:])
+
+
+class Role(Enum):
+    """The kind of a span, by its name in OpenTelemetry."""
+
+    INTERNAL = auto()
+    CLIENT = auto()  # a request to another server, with the wait for its answer
+    CONSUMER = auto()  # the receipt of a message
+
+
+@dataclass(slots=True)
+class StepSpan:
+    """One step of a batch: its times (nanoseconds since 1970), and the traces of its messages with attributes."""
+
+    name: str
+    began_ns: int
+    ended_ns: int = 0
+    noted: list[tuple[Trace, Attributes]] = field(default_factory=list)
+
+
+_at_work: ContextVar[StepSpan | None] = ContextVar("step at work", default=None)
+
+
+def _harmless(function: Callable[P, None]) -> Callable[P, None]:
+    """Return a decorated function that logs its errors instead of raising them."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - an error of tracing must not stop a message
+            log.warning("not_traced", error=type(error).__name__)
+
+    return call
+
+
+class BatchTrace:
+    """The tracing of a batch. A batch that is rolled back needs no further call."""
+
+    def __init__(self) -> None:
+        self._began_ns = time_ns()
+        self._step_spans: list[StepSpan] = []
+
+    def step(self, name: str) -> AbstractContextManager[object]:
+        """Return the context manager around the work of a step."""
+        return self._traced(name) if is_on() else nullcontext()
+
+    @contextmanager
+    def _traced(self, name: str) -> Iterator[None]:
+        step_span = StepSpan(name, time_ns())
+        self._step_spans.append(step_span)
+        before = _at_work.set(step_span)
+        try:
+            yield
+        finally:
+            _at_work.reset(before)
+            step_span.ended_ns = time_ns()
+
+    @_harmless
+    def committed(self) -> None:
+        """Send the spans of the batch. Call it after the commit."""
+        if any(step_span.noted for step_span in self._step_spans):
+            spans().batch(self._began_ns, time_ns(), self._step_spans)
+
+
+def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:
+    """Record the messages that the current step has worked on, by their keys, with attributes from `kit.otlp.NAMES`.
+
+    Outside of a traced step, and while tracing is off, ``facts`` is not iterated.
+    """
+    step_span = _at_work.get()
+    if step_span is not None:
+        _note(step_span, facts)
+
+
+@_harmless
+def _note(step_span: StepSpan, facts: Iterable[tuple[bytes, Attributes]]) -> None:
+    step_span.noted += [(trace, attributes) for key, attributes in facts if (trace := trace_of(key))]
+
+
+@_harmless
+def step(
+    name: str,
+    key: bytes,
+    attributes: Attributes,
+    *,
+    began_ns: int,
+    role: Role = Role.INTERNAL,
+    is_first: bool = False,
+    is_error: bool = False,
+) -> None:
+    """Send a span for a step that has just ended, in the trace of the message with this key.
+
+    ``is_first`` marks the step with which the trace begins.
+    """
+    trace = trace_of(key)
+    if trace is not None:
+        spans().step(name, trace, began_ns, time_ns(), attributes, role=role, is_first=is_first, is_error=is_error)
+
+
+class ErrorHandler(logging.Handler):
+    """Sends logged errors to the collector of the settings. It never raises, and never waits for the collector.
+
+    Records arrive here after the redaction of the log. Only constant words and places in the code leave. The text of a
+    library's error may quote data, so only the logger, the place and the type of that error are sent.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(OWN):
+            return
+        try:
+            event = record.msg if isinstance(record.msg, dict) else {}
+            attributes = dict(_attributes(record, event))
+            name = str(event.get("event", LIBRARY_ERROR))
+            at_ns = int(record.created * NS_PER_SECOND)
+            errors().export(name, attributes, at_ns=at_ns, severity=record.levelname, trace=_trace_of(event))
+        except Exception:  # noqa: BLE001 - as handlers do
+            self.handleError(record)
+
+
+def _attributes(record: logging.LogRecord, event: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    yield from event.items()
+    yield "logger", record.name
+    yield "function", record.funcName
+    yield "line", record.lineno
+    error = _error_of(record, event)
+    if error is not None:
+        yield "exception", type(error).__name__
+        yield "stack", str(error) if getattr(error, "quotes_nothing", False) else _stack(error)
+
+
+def _error_of(record: logging.LogRecord, event: Mapping[str, object]) -> BaseException | None:
+    """Return the logged exception, from any of the places where logging and structlog store it."""
+    exc_info: object = record.exc_info or event.get("exc_info")
+    found = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
+    return found if isinstance(found, BaseException) else None
+
+
+def _stack(error: BaseException) -> str:
+    """Return the calls that led to an error, without its text and without lines of code."""
+    frames = traceback.extract_tb(error.__traceback__)[-MAX_CALLS:]
+    return "\n".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
+
+
+def _trace_of(event: Mapping[str, object]) -> Trace | None:
+    """Return the trace of the envelope that an error is about, or None for an untraced one."""
+    envelope_hash = event.get("envelope_hash")
+    return trace_of(bytes.fromhex(envelope_hash)) if isinstance(envelope_hash, str) else None
+
+
+@once
+def spans() -> "Spans":
+    """Return the exporter of this process's spans."""
+    from kit.otlp import Spans  # noqa: PLC0415 - no cost for a process without traces
+
+    return Spans()
+
+
+@once
+def errors() -> "Errors":
+    """Return the exporter of the errors that this process logs."""
+    from kit.otlp import Errors  # noqa: PLC0415 - no cost for a process without errors
+
+    return Errors()
+
+
+def close() -> None:
+    """Send the rest, for some seconds. It is for processes that end without Python's exit handlers."""
+    if is_on():
+        spans().close()
+    if settings.TRACES_ERRORS:
+        errors().close()
