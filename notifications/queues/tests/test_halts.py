@@ -364,17 +364,6 @@ def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
 
 
-def test_words_of_a_rule_halt_no_gateway():
-    """A rule may give any code, also the one of a gateway that was not reached."""
-    now = timezone.now()
-    make_due()
-    deliverer = DeliveryProcess(RecordingGateway(lambda _: Result(Outcome.TRANSIENT, UNREACHABLE)))
-    for seconds in range(0, 60, 6):
-        OpenNotification.objects.update(next_attempt_at=now)
-        deliverer.process_backlog(now=now + seconds * SECOND)
-    assert kinds() == []
-
-
 def test_a_gateway_that_answers_with_a_failure_is_there(gateway):
     make_halt("unreachable", gateway="gorush", next_probe_at=timezone.now() - SECOND)
     make_due()

@@ -150,13 +150,6 @@ def test_an_unknown_text_never_kills_a_token(error):
         assert classify(ANDROID, error).outcome is not DEAD
 
 
-def test_the_first_rule_that_matches_decides():
-    first, second = ErrorRule("first", CONFIG, "gone"), ErrorRule("second", DEAD, "token gone")
-    assert errors.classify(IOS, "Token gone", [first, second]) is first
-    assert errors.classify(IOS, "Token gone", [second, first]) is second
-    assert errors.classify(IOS, "Token gone", []) is UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("rule", "token_type", "matching", "other"),
     [

@@ -156,17 +156,6 @@ def test_any_shape_but_the_right_one_is_no_success(shape):
         assert (result.outcome is Outcome.DELIVERED) == is_right
 
 
-@pytest.mark.parametrize("push", [APPLE, FIREBASE])
-def test_a_device_token_in_an_error_goes_nowhere(push):
-    push = replace(push, address=b"secret-device-token")
-    for error in (
-        'Post "https://api.push.apple.com/3/device/secret-device-token": EOF',
-        "Invalid value at 'message.token' (TYPE_STRING), \"secret-device-token\"",
-        "secret-device-token",
-    ):
-        assert "secret-device-token" not in repr(read_response(200, answer(entry(error)), push))
-
-
 @pytest.mark.parametrize(
     ("error", "is_guarded", "retry_base_seconds"),
     [
