@@ -28,7 +28,7 @@ from bench.running.fleet import Fleet, name_of
 from bench.running.load import Load
 from bench.running.phones import Phones
 from bench.running.tables import Cell, show
-from kit.batches.batch import RECENT
+from kit.batches.marks import OVERLAP
 from kit.db.sessions import BATCH_WORKER, set_all
 from notifications.delivery import recording, settling
 from notifications.messages import ChannelKey, QueueKey
@@ -173,7 +173,7 @@ def _poll(running: Fleet) -> dict[str, float]:
 def _median_ms(database: "psycopg.Connection[Any]", sql: str) -> float:
     def once() -> float:
         started, now = time.perf_counter(), datetime.now(UTC)
-        database.execute(f"SELECT EXISTS ({sql})", {"now": now, "nothing_before": now - RECENT}).fetchone()
+        database.execute(f"SELECT EXISTS ({sql})", {"now": now, "nothing_before": now - OVERLAP}).fetchone()
         return (time.perf_counter() - started) * 1000
 
     return median(once() for _ in range(SCANS))

@@ -12,12 +12,6 @@ into a batch, it wakes its peers, and each takes the rows that it can lock (`SKI
 one process, and under load all workers process batches. Each worker also looks for rows once a second. So a worker that
 hangs or died delays rows by a second and stops nothing.
 
-A processed row keeps its index entry until a vacuum, and as long as an old snapshot is open. To skip those entries,
-statements read no rows older than the oldest row that waits. Each worker searches for that row every 15 seconds, and
-begins at the last one that it found. It searches from the beginning of the index when an old row was announced, or when
-it may have missed such an announcement. In turn, it also searches the rows of one step after another from there, so
-that no single search is long.
-
 A batch takes the rows that have arrived since the last batch. It never waits for a POST: a later batch takes the
 results. The steps of a batch work in their order, and each returns what it decided:
 
@@ -35,10 +29,10 @@ import os
 import select
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from time import monotonic, sleep
 from typing import Any, Generic, LiteralString, TypeVar
 
@@ -47,21 +41,13 @@ import structlog
 from django.db import Error, connection, transaction
 
 from kit.backoff import Backoff
-from kit.batches import marks
+from kit.batches.marks import BEGINNING, OVERLAP, Marks
 from kit.batches.middleware import Middleware, all_middleware
 from kit.db.clock import clock
-from kit.db.reasons import (
-    STATEMENT_TIMEOUT,
-    is_collision,
-    is_conflict,
-    is_lock_timeout,
-    is_unavailable,
-    reason,
-    sqlstate,
-)
+from kit.db.reasons import is_collision, is_conflict, is_lock_timeout, is_unavailable, reason, sqlstate
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch, write
-from kit.processes.leader import BATCHES, HELD, TRY, LeaderLock
+from kit.processes.leader import BATCHES, TRY, LeaderLock
 from kit.processes.status import ChangeFilter
 
 log = structlog.get_logger(__name__)
@@ -75,28 +61,22 @@ LIMIT = 200
 # A batch has a fixed cost. Under light load, it begins this long after the last one, and then takes a few more items.
 PAUSE_SECONDS = 0.02
 # Workers look for rows this often, because a NOTIFY is lost with its connection or its listener.
-POLL_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 # Another worker may insert the same row at the same moment. The row is committed by the time this worker fails on it.
 ATTEMPTS = 3
 # How often, over some 20 s, an item that meets a conflict alone is tried again. After that, no other worker causes the
 # conflict, and the item would block all others for ever.
 WAITS = 12
+# A careful step waits only this long for a lock. After a batch has waited in vain for one, its steps are careful for a
+# minute, and soon take half as many items. Otherwise each batch that needs the same locked row would wait for the whole
+# `lock_timeout`.
+LOCK_TIMEOUT = "100ms"
+CAREFUL_SECONDS = 60
+HALF = LIMIT // 2
 MAX_BACKOFF_SECONDS = 2.0
-# Marks are at least this old, because transactions take time and clocks differ. This time plus the time between two
-# searches is the range of processed rows that a statement reads.
-RECENT = timedelta(seconds=45)
-OLDEST_EVERY_SECONDS = 15
 # A transaction that commits rows older than this announces them as `OLD`, because marks may have passed them.
-OLD_AFTER_SECONDS = 11
-# Within this time the rows of every step are searched once from the beginning of the index.
-BEGINNING_EVERY_SECONDS = 600
-# Seconds until the next search from the beginning after one that timed out and so kept the worker from its batches.
-BEGINNING_AGAIN_SECONDS = 300
-OLDEST_TIMEOUT = "2s"
-# A worker that has not found the oldest row yet reads the rows of this time.
-AT_FIRST = timedelta(minutes=10)
-OLDEST_SHARE = 0.05  # largest share of a worker's time for these searches, however many rows are announced as `OLD`
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+OLD_AFTER_SECONDS = 25
+LONG_AGO = BEGINNING
 
 
 @dataclass(slots=True)
@@ -114,8 +94,8 @@ class Batch:
 
     @property
     def is_careful(self) -> bool:
-        """Return whether the step takes fewer items than usual, because an earlier batch failed."""
-        return self.limit < LIMIT
+        """Return whether the step takes few items, because an earlier batch failed."""
+        return self.limit < HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +211,11 @@ class Worker:
         self._steps = steps
         self._wakeup = wakeup
         self._middleware: Sequence[Middleware] = all_middleware()
-        self._limits = dict.fromkeys(steps, LIMIT)  # of the items that each step takes
+        self._limits = dict.fromkeys(steps, LIMIT)  # of the items that each step takes; below it a step is careful
+        self._careful_until = 0.0
         self._with_rows: set[Step] = set()  # the steps that have waiting rows
-        self._poll_at = 0.0
-        self._oldest_at = self._oldest_not_before = self._beginning_at = 0.0
-        self._next_searched, self._next_search_at = 0, 0.0
-        self._nothing_before: dict[Step, datetime] = {}
+        self._marks = Marks({_name(step): step.oldest for step in steps if step.oldest})
+        self._look_at = 0.0
         self._conflicts: Counter[Step] = Counter()  # by step, how often its single item has met one
         self._listening: psycopg.Connection | None = None
         self._is_leader = False
@@ -286,13 +265,13 @@ class Worker:
         """Close the connection. The next one has to listen, and to become leader, again."""
         connection.close()
         self._listening, self._is_leader = None, False
-        self._poll_at = 0.0
-        self._search_from_beginning()
+        self._look_at = 0.0
+        self._marks.search_from_beginning()
 
     def process_batch(self, *, now: datetime) -> bool:
         """Process one batch, and return whether rows are left for the next one."""
-        if monotonic() >= self._poll_at:
-            self._poll(now)
+        if monotonic() >= self._look_at:
+            self._look(now)
         self._work_together(now)
         self._work_apart(now)
         return bool(self._with_rows)
@@ -311,6 +290,8 @@ class Worker:
             except Exception as error:
                 if is_unavailable(error):
                     raise
+                if is_lock_timeout(error):
+                    self._careful_until = monotonic() + CAREFUL_SECONDS
                 if not is_conflict(error):
                     log.warning("batch_split", error=type(error).__name__, sqlstate=sqlstate(error))
                     break
@@ -326,7 +307,7 @@ class Worker:
         """
         conflict: Exception | None = None
         careful = [step for step in self._active() if self._limits[step] < LIMIT]
-        for step in careful:
+        for step in [step for step in careful if step in self._with_rows or _is_due(step)]:
             begun: dict[Step, Batch] = {}
             try:
                 self._run([step], now, begun)
@@ -340,7 +321,8 @@ class Worker:
                 else:
                     self._set_aside(step, error, begun[step])
             else:
-                self._limits[step] = min((2 if step in begun else 1) * self._limits[step], LIMIT)
+                highest = LIMIT if monotonic() >= self._careful_until else HALF
+                self._limits[step] = min(2 * self._limits[step], highest)
         if conflict:
             raise conflict
 
@@ -364,17 +346,17 @@ class Worker:
         self._with_rows -= waited  # rows announced from now on are for the next batch
         try:
             with transaction.atomic(durable=True):
+                if any(self._limits[step] < LIMIT for step in steps):
+                    write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 worked = self._work(steps, waited, now, begun)
                 left = {step for step, work in worked if work.is_more_left and not self._stopping.is_set()}
                 if left and self._is_leader:
                     wake_peers()
                 _announce_if_old(now)
-        except BaseException as error:
+        except BaseException:
             self._with_rows |= waited
             for step, batch in begun.items():
                 step.rolled_back(batch)
-            for each in self._middleware:
-                each.rolled_back(error)
             raise
         self._with_rows |= left
         self._committed(worked)
@@ -389,11 +371,10 @@ class Worker:
             each.begun()
         for step in self._steps:
             if handed if step.follows else (step in steps and (step in waited or _is_due(step))):
-                nothing_before = self._nothing_before.get(step, LONG_AGO)
-                begun[step] = Batch(self._limits[step], now, handed, nothing_before=nothing_before)
+                begun[step] = Batch(self._limits[step], now, handed, nothing_before=self._marks.of(_name(step)))
                 with ExitStack() as around:
                     for each in self._middleware:
-                        around.enter_context(each.within(type(step).__name__))
+                        around.enter_context(each.within(_name(step)))
                     work = step.work(begun[step])
                 worked.append((step, work))
                 handed += work.handed
@@ -406,86 +387,35 @@ class Worker:
             try:
                 step.committed(work.decided)
             except Exception as error:  # noqa: BLE001 - the other steps go on after any error
-                log.error("after_commit_failed", step=type(step).__name__, error=type(error).__name__)  # noqa: TRY400
+                log.error("after_commit_failed", step=_name(step), error=type(error).__name__)  # noqa: TRY400
         for each in self._middleware:
             each.committed()
 
-    def _poll(self, now: datetime) -> None:
+    def _look(self, now: datetime) -> None:
         """Read the time, whether this worker is the leader, and which steps have waiting rows, in one statement."""
         self._listen()
-        self._poll_at = monotonic() + POLL_SECONDS
+        self._look_at = monotonic() + LOOK_SECONDS
         if self._stopping.is_set():
-            self._hand_over()
+            self._let_others_lead()
             return
         for each in self._middleware:
             each.looks()
-        if monotonic() >= self._oldest_at:
-            self._find_oldest(now)
-        asked = [(n, step) for n, step in enumerate(self._steps) if self._is_leader or not step.is_for_leader]
-        waiting = [index for index, step in asked if step.waits]
-        conditions = "".join(f", EXISTS ({_numbered(self._steps[index].waits, index)})" for index in waiting)
-        sql: LiteralString = f"SELECT clock_timestamp(), {HELD if self._is_leader else TRY}{conditions}"
-        times = {f"nothing_before_{index}": self._nothing_before.get(step, LONG_AGO) for index, step in asked}
-        [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **times})
+        self._marks.move(now=now, saves=self._is_leader)
+        asked = [step for step in self._steps if step.waits and (self._is_leader or not step.is_for_leader)]
+        queries = [step.waits.replace("%(nothing_before)s", f"%(mark_{n})s") for n, step in enumerate(asked)]
+        waits = "".join(f", EXISTS ({query})" for query in queries)
+        marks = {f"mark_{n}": self._marks.of(_name(step)) for n, step in enumerate(asked)}
+        sql: LiteralString = f"SELECT clock_timestamp(), {'TRUE' if self._is_leader else TRY}{waits}"
+        [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **marks})
+        self._with_rows |= {step for step, is_so in zip(asked, found, strict=True) if is_so}
         clock.set(database_time)
-        if database_time < now - RECENT / 2:  # the clock was set back: new rows are older than the known marks
-            self._nothing_before = {}
-            self._search_from_beginning()
-        self._with_rows |= {self._steps[index] for index, is_so in zip(waiting, found, strict=True) if is_so}
-        if is_leader != self._is_leader:
-            self._is_leader = is_leader
-            write(f"LISTEN {CHANNEL}" if is_leader else f"UNLISTEN {CHANNEL}")
-            self._poll_at = 0.0  # to include the leader's own steps, and rows from before this worker listened
-            self._search_from_beginning()
-
-    def _search_from_beginning(self) -> None:
-        """Schedule a search from the beginning of the index, because an announcement of old rows may be lost."""
-        self._beginning_at = self._oldest_at = 0.0
-
-    def _find_oldest(self, now: datetime) -> None:
-        """Find the time of the oldest waiting row of each step. After a timeout the known times stay."""
-        asked_at, recent = monotonic(), now - RECENT
-        steps = [step for step in self._steps if step.oldest]
-        known = dict.fromkeys(steps, recent - AT_FIRST) | self._nothing_before
-        is_from_beginning = asked_at >= self._beginning_at
-        searched = steps if is_from_beginning else self._due_for_search(steps)
-        found = self._ask_for_oldest(known | dict.fromkeys(searched, LONG_AGO), now)
-        if is_from_beginning:
-            self._beginning_at = float("inf") if found else monotonic() + BEGINNING_AGAIN_SECONDS
-        if searched and not found:
-            self._nothing_before = known
-            found = self._ask_for_oldest(known, now)
-        if found:
-            self._nothing_before = {s: min(oldest or recent, recent) for s, oldest in zip(steps, found, strict=True)}
-            if self._is_leader:
-                marks.save({type(step).__name__: at for step, at in self._nothing_before.items()})
-        self._oldest_not_before = monotonic() + (monotonic() - asked_at) / OLDEST_SHARE
-        self._oldest_at = max(asked_at + OLDEST_EVERY_SECONDS, self._oldest_not_before)
-
-    def _due_for_search(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Return the step whose rows are to be searched from the beginning now, or none. The steps take turns."""
-        if not steps or monotonic() < self._next_search_at:
-            return ()
-        self._next_search_at = monotonic() + BEGINNING_EVERY_SECONDS / len(steps)
-        self._next_searched += 1
-        return [steps[self._next_searched % len(steps)]]
-
-    def _ask_for_oldest(self, begin: Mapping[Step, datetime], now: datetime) -> Sequence[datetime | None]:
-        """Return by step the time of the oldest row that is not before ``begin``, or nothing after a timeout."""
-        if not begin:
-            return ()
-        times = {f"nothing_before_{index}": time for index, time in enumerate(begin.values())}
-        columns = ", ".join(f"({_numbered(step.oldest, index)})" for index, step in enumerate(begin))
-        write(f"SET statement_timeout = '{OLDEST_TIMEOUT}'")
-        try:
-            [found] = fetch(f"SELECT {columns}", {"now": now, **times})
-        except Error as error:
-            if sqlstate(error) != STATEMENT_TIMEOUT:
-                raise
-            log.warning("oldest_not_found", reason=reason(error))
-            found = ()
-        write("RESET statement_timeout")
-        return found
+        if database_time < now - OVERLAP / 2:
+            self._marks.forget()
+        if is_leader and not self._is_leader:
+            self._is_leader = True
+            write(f"LISTEN {CHANNEL}")
+            self._look_at = 0.0  # for the leader's own steps, and rows from before this worker listened
+            self._marks.search_from_beginning()
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -497,23 +427,21 @@ class Worker:
             for each in self._middleware:
                 each.connected()
 
-    def _hand_over(self) -> None:
+    def _let_others_lead(self) -> None:
         """Let another worker become leader now, instead of when this connection closes."""
         if self._is_leader:
             self._is_leader = False
-            write(f"UNLISTEN {CHANNEL}")
             LeaderLock(BATCHES).release()
             wake_peers()
 
     def _read_notifications(self) -> None:
-        """Read the notifications: note the steps that they name, and poll at once if one names no step."""
+        """Read the notifications: note the steps that they name, and look at once if one names no step."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
         self._with_rows |= {step for step in self._steps if step.announced_as in payloads - {"", OLD}}
         if payloads & {"", OLD}:
-            self._poll_at = 0.0
+            self._look_at = 0.0
         if OLD in payloads:
-            self._beginning_at = 0.0
-            self._oldest_at = min(self._oldest_at, self._oldest_not_before)
+            self._marks.search_from_beginning()
 
     def _wait(self, not_before: float) -> None:
         """Sleep until rows are announced or items in memory are due, but at least until ``not_before``.
@@ -525,7 +453,7 @@ class Worker:
         self._read_notifications()
         while not self._with_rows:
             next_at = self._next_at()
-            seconds = (self._poll_at if next_at is None else min(self._poll_at, next_at)) - monotonic()
+            seconds = (self._look_at if next_at is None else min(self._look_at, next_at)) - monotonic()
             if seconds <= 0:
                 return
             files: list[Any] = [self._wakeup, *([self._listening] if self._listening else [])]
@@ -542,9 +470,8 @@ class Worker:
         return min((at for step in self._active() if (at := step.next_at()) is not None), default=None)
 
 
-def _numbered(waits: LiteralString, index: int) -> LiteralString:
-    """Return the query of a step with a name of its own for its parameter `nothing_before`."""
-    return waits.replace("%(nothing_before)s", f"%(nothing_before_{index})s")
+def _name(step: Step) -> str:
+    return type(step).__name__
 
 
 def _is_due(step: Step) -> bool:

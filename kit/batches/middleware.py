@@ -1,7 +1,6 @@
 """Middleware of batches: what is measured, counted and traced about them, at named points of the loop.
 
-    connected ──▶ looks ──▶ begun ──▶ within each step ──▶ committed
-                              └────────────┴──▶ rolled_back            postponed: the database is unavailable
+    connected ──▶ looks ──▶ begun ──▶ within each step ──▶ committed            postponed: the database is unavailable
 
 The loop works without any of it. Each worker has instances of its own, and calls them in its thread.
 """
@@ -11,14 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 
 from kit.buckets.shared import COUNTED_EVERY_SECONDS, own_share
-from kit.db.reasons import is_lock_timeout
-from kit.db.statements import write
 from kit.processes.starting import note_refusal
 from kit.tracing import BatchTrace
-
-# For `SHORT_WAITS_SECONDS` after a batch has waited in vain for a lock, batches wait only this long for each lock.
-LOCK_TIMEOUT = "100ms"
-SHORT_WAITS_SECONDS = 60
 
 
 class Middleware:
@@ -31,7 +24,7 @@ class Middleware:
         """Act before the worker looks for rows, once a second."""
 
     def begun(self) -> None:
-        """Act at the beginning of a transaction, within it."""
+        """Act before the first step of a batch."""
 
     def within(self, step: str) -> AbstractContextManager[object]:  # noqa: ARG002 - the signature of a middleware
         """Return the context manager around the work of a step."""
@@ -39,9 +32,6 @@ class Middleware:
 
     def committed(self) -> None:
         """Act after a commit, and after the steps have sent what it decided."""
-
-    def rolled_back(self, error: BaseException) -> None:
-        """Act after a transaction failed."""
 
     def postponed(self, error: Exception) -> None:
         """Act on the error of a database that is unavailable."""
@@ -61,24 +51,6 @@ class LiveWorkers(Middleware):
         if monotonic() >= self._count_at:
             own_share().count()
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
-
-
-class ShortWaits(Middleware):
-    """Shortens the waits for locks for a while after one was in vain.
-
-    Otherwise each batch with items of the same locked row would wait for the whole `lock_timeout`.
-    """
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    def begun(self) -> None:
-        if monotonic() < self._until:
-            write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-
-    def rolled_back(self, error: BaseException) -> None:
-        if is_lock_timeout(error) and monotonic() >= self._until:  # it has waited the whole `lock_timeout`
-            self._until = monotonic() + SHORT_WAITS_SECONDS
 
 
 class Tracing(Middleware):
@@ -103,4 +75,4 @@ class Faults(Middleware):
 
 def all_middleware() -> Sequence[Middleware]:
     """Return new middleware for one worker."""
-    return LiveWorkers(), ShortWaits(), Tracing(), Faults()
+    return LiveWorkers(), Tracing(), Faults()

@@ -8,8 +8,9 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from kit.batches import marks
-from kit.batches.batch import LONG_AGO, RECENT, Step
+from kit.batches.batch import LONG_AGO, Step
+from kit.batches.marks import OVERLAP
+from kit.batches.models import StepMark
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
@@ -58,7 +59,9 @@ def _pages_of(sql: str, values: Mapping[str, object] | None) -> int:
 
 def pages_counted(*, nothing_before: datetime) -> list[int]:
     """Return the number of pages that each gauge reads, and those for the count of a queue."""
-    marks.save(dict.fromkeys(("Due", "Inbox", "OverdueReplies", "Lost", "Overdue"), nothing_before))
+    steps = ("Due", "Inbox", "OverdueReplies", "Lost", "Overdue")
+    saved = [StepMark(step=step, nothing_before=nothing_before) for step in steps]
+    StepMark.objects.bulk_create(saved, update_conflicts=True, unique_fields=["step"], update_fields=["nothing_before"])
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
     return [*(pages_of(gauge.sql) for gauge in gauges()), pages_of(capacity._COUNT_WAITING, counted)]
 
@@ -86,7 +89,7 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
             make_ended_rows(table)
         fetch(f"SELECT {set_all(BATCH_WORKER)}")
         steps = [step for step in Process().worker._steps if "nothing_before" in step.waits]
-        recent = timezone.now() - RECENT
+        recent = timezone.now() - OVERLAP
         read = [pages_read(step, nothing_before=recent) for step in steps]
         before = [pages_read(step, nothing_before=LONG_AGO) for step in steps]
         counted, counted_before = pages_counted(nothing_before=recent), pages_counted(nothing_before=LONG_AGO)

@@ -153,7 +153,7 @@ class SimulatedWorker(Process):
     def process_batch(self) -> None:
         """Process one batch, and plan the next."""
         is_more = False
-        self._worker._poll_at = 0.0
+        self._worker._look_at = 0.0
         self.is_in_batch = True
         try:
             with self.scene.inside(self):

@@ -9,7 +9,7 @@ import psycopg
 import structlog
 
 from kit.backoff import Backoff
-from kit.batches.batch import AT_FIRST, LONG_AGO, RECENT
+from kit.batches.marks import AT_FIRST, BEGINNING, OVERLAP
 from kit.db.clock import clock
 from kit.db.reasons import STATEMENT_TIMEOUT
 from kit.processes.leader import Term
@@ -34,7 +34,7 @@ class Bound:
         self._intake = intake
         self._limit = limit
         self._backoff = Backoff(MAX_SECONDS)
-        self._nothing_before = LONG_AGO  # no unopened envelope is older
+        self._nothing_before = BEGINNING  # no unopened envelope is older
 
     async def run(self, term: Term) -> None:
         """Enforce the bound until the term is over, and then release readers that wait for capacity."""
@@ -57,11 +57,11 @@ class Bound:
         except psycopg.Error as error:  # the readers log what is wrong with the database
             # The statement read too many dead index entries, because some session keeps an old snapshot open.
             if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
-                self._nothing_before = max(self._nothing_before, clock.now() - RECENT - AT_FIRST)
+                self._nothing_before = max(self._nothing_before, clock.now() - OVERLAP - AT_FIRST)
             return max(self._backoff.next(), PERIOD_SECONDS)
         self._backoff.works()
         now = clock.set(now)
-        self._nothing_before = min(oldest or now, now - RECENT)
+        self._nothing_before = min(oldest or now, now - OVERLAP)
         if dropped:
             log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
             ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD).inc(dropped)

@@ -19,9 +19,8 @@ from django.utils import timezone
 from kit.batches.batch import (
     CHANNEL,
     LIMIT,
+    LONG_AGO,
     OLD,
-    OLDEST_EVERY_SECONDS,
-    RECENT,
     WAITS,
     WAKE_PEERS,
     Step,
@@ -30,9 +29,6 @@ from kit.batches.batch import (
     Worker,
     wake,
 )
-from kit.batches.marks import since
-from kit.batches.middleware import SHORT_WAITS_SECONDS
-from kit.batches.models import StepMark
 from kit.db.reasons import REASONS
 from kit.db.sessions import BATCH_WORKER
 from kit.db.statements import fetch
@@ -178,7 +174,7 @@ def test_a_batch_without_items_writes_nothing_and_steps_without_rows_cost_one_qu
     step, rows = Numbers(), Rows()
     worker = Worker([step, rows, Rows(), Rows()], Wakeup())
     worker.process_batch(now=timezone.now())
-    worker._poll_at = 0.0
+    worker._look_at = 0.0
     with statements() as sent:
         worker.process_batch(now=timezone.now())
     assert (step.limits, rows.counts) == ([], [])
@@ -201,88 +197,21 @@ class TimedRows(Rows):
     oldest = waits.replace("SELECT", "SELECT min(created_at)")
 
 
-def test_a_new_worker_finds_rows_of_any_age_and_a_running_one_finds_later_old_rows_after_a_while():
-    long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
-    worker = Worker([step], Wakeup())
-
-    def process_after(*, is_oldest_due=False, is_beginning_due=False, is_search_due=False):
-        worker._poll_at = 0.0
-        worker._oldest_at = 0.0 if is_oldest_due or is_beginning_due or is_search_due else worker._oldest_at
-        worker._beginning_at = 0.0 if is_beginning_due else worker._beginning_at
-        worker._next_search_at = 0.0 if is_search_due else monotonic() + 600
-        worker.process_batch(now=timezone.now())
-
-    def add_old_row():
-        add_row()
-        TopicKey.objects.update(created_at=long_ago)
-
-    add_old_row()
-    worker.process_batch(now=timezone.now())
-    assert step.counts == [1]
-    process_after(is_beginning_due=True)  # nothing waits
-    add_old_row()
-    process_after(is_oldest_due=True)
-    assert step.counts == [1]
-    add_row()
-    process_after()
-    assert step.counts == [1, 2]  # a new row is found at once
-    add_old_row()
-    process_after(is_beginning_due=True)
-    assert step.counts == [1, 2, 1]
-    add_old_row()
-    process_after(is_search_due=True)
-    assert step.counts == [1, 2, 1, 1]
-
-
-def test_the_leader_saves_the_marks_for_statements_that_count_waiting_rows():
-    long_ago, step = timezone.now() - timedelta(days=3), TimedRows()
-    add_row()
-    TopicKey.objects.update(created_at=long_ago)
-    leader, other = Worker([step], Wakeup()), Worker([TimedRows()], Wakeup())
-    other._find_oldest(timezone.now())
-    assert not StepMark.objects.exists()
-    for _ in range(2):  # the first poll makes it the leader
-        leader._poll(timezone.now())
-    assert StepMark.objects.get(step="TimedRows").nothing_before == long_ago
-    assert fetch(f"SELECT {since('TimedRows')} = %s, {since('Nobody')} = '-infinity'", [long_ago]) == [(True, True)]
+def look_and_process(worker, *, now=None):
+    worker._look_at = 0.0
+    worker.process_batch(now=now or timezone.now())
 
 
 def test_rows_written_after_the_clock_was_set_back_are_found_at_once():
     step = TimedRows()
     worker = Worker([step], Wakeup())
     for _ in range(2):
-        worker._poll_at = 0.0
-        worker.process_batch(now=timezone.now() + timedelta(hours=1))
-        assert worker._nothing_before == {}
-    worker._poll_at = 0.0
-    worker.process_batch(now=timezone.now())
+        look_and_process(worker, now=timezone.now() + timedelta(hours=1))
+        assert worker._marks.of("TimedRows") == LONG_AGO
+    look_and_process(worker)
     add_row()
-    worker._poll_at = 0.0
-    worker.process_batch(now=timezone.now())
+    look_and_process(worker)
     assert step.counts == [1]
-
-
-SLOW_FROM_THE_BEGINNING = """
-    SELECT CASE WHEN %(nothing_before)s > '2000-01-01' THEN NULL::timestamptz ELSE now() END
-    FROM (SELECT CASE WHEN %(nothing_before)s > '2000-01-01' THEN NULL ELSE pg_sleep(20)::text END) AS slept
-"""
-
-
-@in_threads
-def test_a_search_for_the_oldest_row_that_takes_too_long_stops_no_batch(monkeypatch):
-    """A search takes long while a session keeps an old snapshot open for hours. Announced old rows are found later."""
-    step = TimedRows()
-    step.oldest = SLOW_FROM_THE_BEGINNING
-    monkeypatch.setattr("kit.batches.batch.OLDEST_TIMEOUT", "50ms")
-    worker = Worker([step], Wakeup())
-    for _ in range(3):
-        worker._poll_at = worker._oldest_at = worker._beginning_at = 0.0
-        add_row()
-        worker.process_batch(now=(now := timezone.now()))
-        assert worker._nothing_before == {step: now - RECENT}  # the search from the last mark still succeeds
-        assert worker._oldest_at == 0.0 or OLDEST_EVERY_SECONDS < worker._beginning_at - monotonic() < 600
-    assert step.counts == [1, 1, 1]
-    connection.close()  # with the lock of the leader
 
 
 # A step that fails ---------------------------------------------------------------------------------------------------
@@ -453,7 +382,7 @@ def test_items_whose_rows_another_session_has_locked_are_left_at_once_and_all_ot
 
     step, other = Numbers(*range(60), hook=need), Numbers(100)
     worker = Worker([step, other], Wakeup())
-    with other_session() as session, patch("kit.batches.middleware.LOCK_TIMEOUT", "10ms"):
+    with other_session() as session, patch("kit.batches.batch.LOCK_TIMEOUT", "10ms"):
         session.execute("SELECT FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
         worker.process_batch(now=timezone.now())
         process_all(worker, step)
@@ -462,7 +391,7 @@ def test_items_whose_rows_another_session_has_locked_are_left_at_once_and_all_ot
 
 
 @in_threads
-def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_ones(monkeypatch):
+def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_ones():
     """Otherwise each batch with items of the same row would wait for the whole `lock_timeout`."""
     step, seen = Numbers(1), []
 
@@ -476,10 +405,13 @@ def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_one
     for numbers in ([1], [2], [3]):
         step.numbers = numbers
         worker.process_batch(now=timezone.now())
-    monkeypatch.setattr("kit.batches.middleware.monotonic", lambda: monotonic() + SHORT_WAITS_SECONDS)
-    step.numbers = [4]
-    worker.process_batch(now=timezone.now())
-    assert seen == ["1s", "100ms", "100ms", "100ms", "1s"]
+    assert seen == ["1s", "100ms", "100ms", "100ms"]
+    while seen[-1] == "100ms":
+        worker._careful_until = 0.0 if len(seen) > 20 else worker._careful_until
+        step.numbers = [100 + len(seen)]
+        worker.process_batch(now=timezone.now())
+        assert len(seen) < 30
+    assert len(seen) > 20
 
 
 def test_an_item_that_cannot_be_left_waits_for_its_lock_while_other_steps_work():
@@ -527,7 +459,7 @@ def eventually(is_so, seconds=60):
 @pytest.fixture
 def without_polling(monkeypatch):
     """Polling is off, so that a worker finds rows only after a wakeup or an announcement."""
-    monkeypatch.setattr("kit.batches.batch.POLL_SECONDS", 1000.0)
+    monkeypatch.setattr("kit.batches.batch.LOOK_SECONDS", 1000.0)
 
 
 @in_threads
@@ -559,7 +491,7 @@ def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
     due, step = monotonic() + 1000, Numbers()
     step.next_at = lambda: 0.0 if step.numbers else due
     worker, wakeup = running(step)
-    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
     before = len(batches)
     for _ in range(20):
         wakeup.set()
@@ -574,7 +506,7 @@ def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
 @pytest.mark.usefixtures("without_polling")
 def test_announced_rows_are_found_at_once_however_old_they_are(running, monkeypatch):
     """Meanwhile the marks may have passed the time that a long batch writes into its rows."""
-    monkeypatch.setattr("kit.batches.batch.OLDEST_SHARE", 1000)  # a search takes long on a busy machine
+    monkeypatch.setattr("kit.batches.marks.SHARE", 1000)  # a search takes long on a busy machine
     began = timezone.now() - timedelta(days=3)
 
     def add_old_row(_number):
@@ -582,7 +514,7 @@ def test_announced_rows_are_found_at_once_however_old_they_are(running, monkeypa
         TopicKey.objects.filter(topic=7).update(created_at=began)
 
     worker, _ = running(rows := TimedRows())
-    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
     for number in range(10):
         with transaction.atomic():
             add_row() if number else add_old_row(number)
@@ -594,31 +526,18 @@ def test_announced_rows_are_found_at_once_however_old_they_are(running, monkeypa
 
 
 @in_threads
-def test_frequent_announcements_cause_no_search_for_the_oldest_row(monkeypatch):
-    """A search reads the index entries of processed rows as long as a session keeps an old snapshot open."""
-    step = TimedRows()
-    worker = Worker([step], Wakeup())
-    worker.process_batch(now=timezone.now())
-    worker.process_batch(now=timezone.now())  # the leader
-    asked = []
-    monkeypatch.setattr(worker, "_find_oldest", asked.append)
+def test_only_the_announcement_of_old_rows_causes_a_search_for_them(monkeypatch):
+    worker = Worker([Rows()], Wakeup())
+    eventually(lambda: look_and_process(worker) or worker._is_leader)
+    searched = []
+    monkeypatch.setattr(worker._marks, "search_from_beginning", lambda: searched.append(1))
     with other_session() as other:
         other.autocommit = True
-        for channel, payload in ((CHANNEL, ""), (WAKE_PEERS, ""), (CHANNEL, "inbox")):
+        for channel, payload in ((CHANNEL, ""), (WAKE_PEERS, ""), (CHANNEL, "inbox"), (CHANNEL, OLD)):
+            assert searched == []
             other.execute("SELECT pg_notify(%s, %s)", [channel, payload])
             worker._read_notifications()
-            worker.process_batch(now=timezone.now())
-        assert asked == []
-        other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, OLD])
-    worker._oldest_not_before = monotonic() + 1000  # as after a long search
-    worker._read_notifications()
-    worker.process_batch(now=timezone.now())
-    assert asked == []
-    worker._oldest_not_before = 0.0
-    wake(OLD)
-    worker._read_notifications()
-    worker.process_batch(now=timezone.now())
-    assert len(asked) == 1
+    eventually(lambda: searched or worker._read_notifications())
     connection.close()  # with the lock of the leader
 
 
@@ -656,7 +575,7 @@ def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     rows = Rows()
     rows.announced_as = "rows"
     worker, _ = running(rows, Endless())
-    eventually(lambda: worker._is_leader and worker._poll_at > monotonic() + 500)
+    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
     add_row()
     fetch("SELECT pg_notify('batches', 'rows')")
     eventually(lambda: sum(rows.counts) == 1)
@@ -673,31 +592,28 @@ class ForOne(Step):
 
 
 @in_threads
-def test_a_worker_that_lost_the_leader_lock_is_no_longer_leader(monkeypatch):
-    """A pooler may give the session of the server to another client."""
-    now = 1000.0
-    monkeypatch.setattr("kit.batches.batch.monotonic", lambda: now)
+def test_one_worker_leads_and_another_may_follow_as_soon_as_it_is_to_stop():
     step = ForOne()
     worker = Worker([step], Wakeup())
 
-    def poll(times):
-        nonlocal now
-        for _ in range(times):
-            now += 1.0
-            worker.process_batch(now=timezone.now())
+    def leads():
+        look_and_process(worker)
+        return step.count > 0
 
-    poll(3)
-    assert step.count > 0
+    def is_free():
+        [(is_taken,)] = other.execute("SELECT pg_try_advisory_lock(%s)", [BATCHES]).fetchall()
+        return is_taken
+
     with other_session() as other:
-        fetch("SELECT pg_advisory_unlock_all()")
-        other.execute("SELECT pg_advisory_lock(%s)", [BATCHES])
-        poll(1)
-        count = step.count
-        poll(3)
-        assert step.count == count
-        other.execute("SELECT pg_advisory_unlock_all()")
-    poll(3)
-    assert step.count > count
+        eventually(is_free)
+        for _ in range(3):
+            assert not leads()
+        other.execute("SELECT pg_advisory_unlock(%s)", [BATCHES])
+        eventually(leads)
+        assert not is_free()
+        worker.stop(timeout_seconds=20)
+        look_and_process(worker)
+        assert is_free()
     connection.close()
 
 
@@ -765,12 +681,6 @@ def test_a_worker_waits_until_a_standby_becomes_the_primary(running):
     assert step.quarantined_numbers == []
 
 
-class OldRows(Rows):
-    """A step whose marks the leader saves."""
-
-    oldest = "SELECT min(created_at) FROM registrations_topickey WHERE created_at >= %(nothing_before)s"
-
-
 @in_threads
 def test_an_empty_batch_between_two_failures_ends_no_failure(running):
     """A worker of a standby begins well after each connection, and fails when it is leader and writes."""
@@ -780,7 +690,7 @@ def test_an_empty_batch_between_two_failures_ends_no_failure(running):
 
     with capture_logs() as logs:
         with read_only():
-            running(OldRows())
+            running(TimedRows())
             eventually(told)
             sleep(4)
             assert told() == [("batch_postponed", REASONS["25006"])]
