@@ -198,7 +198,7 @@ class Leader:
 
         The former leader is still at work, and would have to stop.
         """
-        while not (stopped.is_set() or await self._is_connected()):
+        while not (stopped.is_set() or await self._try("true")):
             await wait(stopped, BEAT_SECONDS)
         await self._disconnect()  # PostgreSQL would end an idle session meanwhile
         await wait(stopped, RETURN_SECONDS)
@@ -250,25 +250,20 @@ class Leader:
 
     async def _take(self) -> bool:
         """Take the lock if it is free, and return whether this process has it."""
-        if not await self._is_connected():
-            return False
+        return await self._try(TAKE)
+
+    async def _try(self, condition: LiteralString) -> bool:
+        """Return whether a condition is true, on a new session if there is none. It is not while nothing answers."""
         try:
-            is_ours = await self._ask(TAKE)
+            if self._session is None:
+                self._session = await self._connect()
+            is_so = await self._ask(condition)
         except (psycopg.Error, TimeoutError) as error:
             self._log_change(reason(error))
             await self._disconnect()
             return False
         self._change_filter.has_changed("")
-        return is_ours
-
-    async def _is_connected(self) -> bool:
-        """Connect if there is no session, and return whether there is one."""
-        try:
-            if self._session is None:
-                self._session = await self._connect()
-        except (psycopg.Error, TimeoutError) as error:
-            self._log_change(reason(error))
-        return self._session is not None
+        return is_so
 
     async def _connect(self) -> psycopg.AsyncConnection:
         async with asyncio.timeout(LEADER_TIMEOUT_SECONDS):
