@@ -13,7 +13,7 @@ than a batch. A table with fewer routes than the sample is counted. See docs/lim
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -38,27 +38,15 @@ MAX_FORGETTABLE = 100_000
 COUNTS = 1000
 
 
-class Changes:
-    """The quota of registrations per installation, for one batch.
+def take_change(key: InstallationKey, *, is_newer: bool, now: datetime) -> bool:
+    """Count a registration of an installation, and return whether it is within the quota.
 
     Registrations are public, and anybody can record and repeat one. So registrations without a newer version have a
     bucket of their own, and only the owner of a key can spend from the bucket of newer ones.
     """
-
-    def __init__(self, known: Mapping[InstallationKey, int], *, now: datetime) -> None:
-        self._newest = dict(known)
-        self._now = now
-
-    def take(self, key: InstallationKey, version: int) -> bool:
-        """Count a registration of an installation, and return whether it is within the quota."""
-        return own_buckets().take([(self._bucket_of(key, version), CHANGES)], now=self._now)
-
-    def _bucket_of(self, key: InstallationKey, version: int) -> bytes:
-        public_key_hash, installation_id = key
-        is_news = version > self._newest.get(key, 0)
-        if is_news:
-            self._newest[key] = version
-        return (b"i" if is_news else b"j") + hashlib.sha256(public_key_hash + installation_id.encode()).digest()[:16]
+    public_key_hash, installation_id = key
+    digest = hashlib.sha256(public_key_hash + installation_id.encode()).digest()[:16]
+    return own_buckets().take([((b"i" if is_newer else b"j") + digest, CHANGES)], now=now)
 
 
 @dataclass(slots=True)

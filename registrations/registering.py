@@ -20,7 +20,7 @@ from registrations import metrics, retention
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey, RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
-from registrations.quotas import Capacity, Changes, capacity_for, forget_oldest
+from registrations.quotas import Capacity, capacity_for, forget_oldest, take_change
 from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
 
 SETTINGS_FIELDS = (
@@ -96,8 +96,8 @@ def register(
     """
     with transaction.atomic():
         known = _lock_known({_key(s) for s in submissions if _is_storable(s.message)})
-        changes = Changes({key: registration.version for key, registration in known.items()}, now=now)
-        batch = _Batch(known, changes, bridge, gateway, check_address, now, is_import)
+        newest = {key: registration.version for key, registration in known.items()}
+        batch = _Batch(known, newest, bridge, gateway, check_address, now, is_import)
         active = {key for key, registration in known.items() if registration.state == State.ACTIVE}
         if new := {_key(s) for s in submissions if s.message} - active:
             batch.capacity = capacity_for(new, known.values(), bridge=bridge, is_paced=not is_import, now=now)
@@ -148,7 +148,7 @@ class _Batch:
     """The installations of a batch. They are changed in memory, and written together at the end."""
 
     registrations: dict[InstallationKey, Registration]
-    changes: Changes
+    newest: dict[InstallationKey, int]  # the highest version that was stored or would be, for the quota of changes
     bridge: str
     gateway: str
     check_address: CheckAddress
@@ -169,7 +169,7 @@ class _Batch:
             return Outcome(Refusal.MALFORMED)
         registration = self.registrations.get(_key(submission))
         decision = self._decide(message, _what_is_known(registration, submission), submission)
-        if not self.changes.take(_key(submission), self._counted_version(message, submission)):
+        if not take_change(_key(submission), is_newer=self._is_newer(message, submission), now=self.now):
             return Outcome(Refusal.TOO_MANY_CHANGES)
         refusal, removed = self._find_place(submission, registration, decision)
         if refusal:
@@ -193,12 +193,14 @@ class _Batch:
             check_address=self.check_address,
         )
 
-    def _counted_version(self, message: RegistrationMessage, submission: Submission) -> int:
-        """Return the version that the quota of changes counts.
-
-        A submission that would be refused even for an unknown installation counts as version 0, which is never new.
-        """
-        return 0 if isinstance(self._decide(message, Known(), submission), Refusal) else message.version
+    def _is_newer(self, message: RegistrationMessage, submission: Submission) -> bool:
+        """Return whether a submission has the highest version so far. One that is refused in any case has not."""
+        key = _key(submission)
+        is_higher = message.version > self.newest.get(key, 0)
+        if not is_higher or isinstance(self._decide(message, Known(), submission), Refusal):
+            return False
+        self.newest[key] = message.version
+        return True
 
     def _find_place(
         self, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal

@@ -15,7 +15,6 @@ so none is stored, and a forged one is recognised without a database query.
 """
 
 import binascii
-import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
@@ -82,11 +81,6 @@ def canary_apps() -> list[str]:
 def session_ids(node: str, sender: str) -> list[str]:
     """Return the valid ids of a client's session for a command, first the one for a new session."""
     return [digest.hex()[:24] for digest in _hashes("sessions", node, sender)]
-
-
-def route_tag(device_id: UUID) -> bytes:
-    """Return the 8 bytes by which an app recognises its account, and which are the collapse id of wake-ups."""
-    return hashlib.sha256(device_id.bytes).digest()[:8]
 
 
 def _hashes(purpose: str, *parts: str) -> list[bytes]:

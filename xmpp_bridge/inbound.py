@@ -23,7 +23,7 @@ from notifications.acceptance.storing import NewNotification, NewRequest
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.queues.capacity import own_admission
 from xmpp_bridge import statements
-from xmpp_bridge.identity import client_keys, route_tag, verify_client, verify_node
+from xmpp_bridge.identity import client_keys, verify_client, verify_node
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import BRIDGE, NOBODY, Dialect, Jid, PushNotification, parse_jid
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
@@ -31,7 +31,6 @@ from xmpp_bridge.rules import (
     Decision,
     Domains,
     Known,
-    Look,
     Verdict,
     decide,
     payload_content,
@@ -163,10 +162,9 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
 
 
 def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> NewRequest:
-    push, tag, has_payload = item.push, route_tag(device.id), item.decision.has_payload
+    push, has_payload = item.push, item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
-    look = Look(device.style, device.text, device.sound, tag.hex())
-    content = payload_content(look, grade, push.payload) if push.payload else text_content(look, push.body)
+    content = payload_content(device, grade, push.payload) if push.payload else text_content(device, push.body)
     encoded = content.encode()
     new = NewNotification(
         dedup_key=key,
@@ -175,9 +173,9 @@ def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: da
         route_generation=device.generation,
         grade=grade.value,
         message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else None,
-        wake=wake_content(look, grade, is_truncated=has_payload).encode(),
+        wake=wake_content(device, grade, is_truncated=has_payload).encode(),
         shortened_by=str(item.decision.beyond or ""),
-        collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(tag, grade),
+        collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(device.tag, grade),
         next_attempt_at=due_at,
         unsent_since=due_at if due_at > now else push.arrived_at or now,
         expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),

@@ -132,6 +132,11 @@ class Known(NamedTuple):
     def is_apple(self) -> bool:
         return self.token_type == TokenType.APN
 
+    @property
+    def tag(self) -> bytes:
+        """The 8 bytes by which an app recognises its account, and which are the collapse id of wake-ups."""
+        return hashlib.sha256(self.id.bytes).digest()[:8]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -284,42 +289,32 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
 # The keys of the data are short because a full payload of mod_push2 leaves some 160 of Apple's 4096 bytes.
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The style, text and sound of an app's pushes, and the tag by which the app recognises the account."""
-
-    style: str
-    text: str
-    sound: str
-    tag: str
-
-
-def wake_content(look: Look, grade: Grade, *, is_truncated: bool = False) -> Content:
+def wake_content(device: Known, grade: Grade, *, is_truncated: bool = False) -> Content:
     """Return the content of a wake-up. ``is_truncated`` says that it replaces a payload that was too large."""
-    if look.style == Style.CONVERSATIONS:
-        data = {"account": look.tag}
+    if device.style == Style.CONVERSATIONS:
+        data = {"account": device.tag.hex()}
     else:
-        data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "wake", "a": look.tag}
-    return Content(look.text, look.sound, data | ({"x": TRUNCATED} if is_truncated else {}))
+        data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "wake", "a": device.tag.hex()}
+    return Content(device.text, device.sound, data | ({"x": TRUNCATED} if is_truncated else {}))
 
 
-def payload_content(look: Look, grade: Grade, payload: Payload) -> Content:
+def payload_content(device: Known, grade: Grade, payload: Payload) -> Content:
     """Return the content of a push with a ciphertext, which stays unchanged."""
     iv = {"iv": payload.iv} if payload.iv else {}
-    match look.style:
+    match device.style:
         case Style.TIGASE:
             data = {"encrypted": payload.text} | iv
         case Style.RFC8291:
             data = {"rfc8291": payload.text} | iv
         case Style.CONVERSATIONS:
-            data = {"account": look.tag}
+            data = {"account": device.tag.hex()}
         case _:
-            data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "msg", "a": look.tag}
+            data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "msg", "a": device.tag.hex()}
             data |= {"e": payload.text, "f": payload.format} | ({"i": payload.iv} if payload.iv else {})
-    return Content(look.text, look.sound, data)
+    return Content(device.text, device.sound, data)
 
 
-def text_content(look: Look, body: str) -> Content:
+def text_content(device: Known, body: str) -> Content:
     """Return the content of a push with a user's text: Apple shows the text, and the app gets it as `b`."""
     shown = body[:MAX_BODY_CHARACTERS]
-    return Content(shown, look.sound, {"v": VERSION, "k": "msg", "a": look.tag, "b": shown})
+    return Content(shown, device.sound, {"v": VERSION, "k": "msg", "a": device.tag.hex(), "b": shown})

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from tests.rig.statements import statements
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.console.part import XmppOperations
-from xmpp_bridge.identity import route_tag
 from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
 from xmpp_bridge.limits import DeviceLimit, Rates
 from xmpp_bridge.messages import NOBODY, PushNotification
@@ -84,9 +84,9 @@ def test_a_push_is_stored_and_a_message_has_no_answer(service: Service, phone: R
     assert timedelta() <= notification.created_at - notification.unsent_since < timedelta(minutes=1)
     assert (notification.request.bridge, notification.request.state) == ("xmpp", "answered")
     assert notification.route == Route.objects.get()
-    device = Device.objects.get()
-    assert content(notification).data == {"v": "1", "k": "wake", "a": route_tag(device.pk).hex()}
-    assert bytes(notification.collapse_id or b"") == route_tag(device.pk)
+    tag = sha256(Device.objects.get().pk.bytes).digest()[:8]
+    assert content(notification).data == {"v": "1", "k": "wake", "a": tag.hex()}
+    assert bytes(notification.collapse_id or b"") == tag
 
 
 def test_a_push_without_an_id_keeps_its_key_when_it_is_stored_again(phone: Registered) -> None:
