@@ -27,9 +27,10 @@ from kit.batches.batch import Wakeup, Worker
 from kit.http import Connections
 from kit.processes.leader import Term
 from notifications.tasks import new_steps
+from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import WakuNode, to_json
+from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader

@@ -27,8 +27,8 @@ from bench.running.tables import show
 from bench.throughput import with_processes
 from kit.db.statements import fetch
 from waku_bridge.codec import topics
+from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import to_json
 
 PROCESSES, STORES = (1, 2, 4, 8), (1, 2, 4)
 RATE, SECONDS = 100, 10.0

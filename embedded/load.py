@@ -34,8 +34,9 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
+from waku_bridge.dialect import BadNodeMessage, NodeError, from_json
 from waku_bridge.messages import PushResponse, WakuMessage
-from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
+from waku_bridge.node import WakuNode
 
 REGISTER_AT_ONCE = 16
 # A registration without an answer within this time fails the load.

@@ -17,8 +17,8 @@ from bench.running.fleet import Fleet
 from bench.running.phones import Phones
 from bench.running.servers import PUBLISH_PATH, wait_until
 from embedded.load import send_on_time
+from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import to_json
 
 TIMEOUT_SECONDS = 240.0
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"

@@ -23,7 +23,7 @@ from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import Session, SessionError
 from waku_bridge.client.state import Address, Preferences, android, iphone, new_state
 from waku_bridge.codec.keys import Identity, author_hash, chat_hash, chat_key
-from waku_bridge.node import NodeError
+from waku_bridge.dialect import NodeError
 
 # The seed of `manage.py demo`.
 SEED = 1

@@ -20,9 +20,8 @@ from kit.http import Connections
 from notifications.messages import Report
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.envelope import encode
+from waku_bridge.dialect import NodeError, StoreEntry, StorePage, to_json
 from waku_bridge.messages import PushResponse, WakuMessage
-from waku_bridge.node import NodeError
-from waku_bridge.node.dialect import StoreEntry, StorePage, to_json
 
 MS = 1_000_000
 PHONE = b"p" * 64

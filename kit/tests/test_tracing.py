@@ -187,7 +187,7 @@ STARTED = """
 import sys
 import django
 django.setup()
-import notifications.tasks, waku_bridge.reading.bridge, xmpp_bridge.inbound, waku_bridge.bridge, pushserver.celery
+import notifications.tasks, waku_bridge.reading.stores, xmpp_bridge.inbound, waku_bridge.bridge, pushserver.celery
 print(sorted(name for name in sys.modules if name.startswith("opentelemetry.proto")))
 """
 

@@ -25,8 +25,8 @@ from tests.rig.network import Network
 from tests.rig.peers import GORUSH, RECOMMENDED, Servers, ask
 from tests.rig.postgres import Replicas, replicas
 from tests.rig.server import PUBSUB_TOPIC, RING_CAPACITY, SERVER, UNLIMITED, Fleet, NewFleet, wait_for_http, wait_until
+from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import to_json
 
 NODES, GORUSHES, BRIDGES = ("node-a", "node-b"), ("gorush-a", "gorush-b"), ("bridge-a", "bridge-b")
 WORKERS = ("batches", "tasks")

@@ -21,8 +21,9 @@ from waku_bridge.client import access_tokens
 from waku_bridge.codec import bodies, envelope, metadata, sealing
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
+from waku_bridge.dialect import NodeError
 from waku_bridge.messages import MessageType, WakuMessage
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import WakuNode
 from waku_bridge.reading.pages import select
 from xmpp_bridge.codec.elements import BrokenStream, MalformedStanza, parse
 from xmpp_bridge.codec.stanzas import decode, decode_too_large

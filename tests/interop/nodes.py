@@ -16,8 +16,9 @@ from kit.http import Connections
 from tests.rig import server as processes
 from tests.rig.peers import Answer, ask
 from tests.rig.server import PUBSUB_TOPIC, Fleet
+from waku_bridge.dialect import from_json
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import WakuNode, from_json
+from waku_bridge.node import WakuNode
 
 RING_CAPACITY = 1000
 TIMEOUT_SECONDS = 60.0

@@ -1,7 +1,7 @@
 """Behaviour of nodes that the Waku bridge relies on, tested on the development node and a real one with the client of
 production.
 
-`waku_bridge/node/tests/test_client.py` has recorded answers of nwaku and go-waku.
+`waku_bridge/tests/test_node.py` has recorded answers of nwaku and go-waku.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
 from tests.rig.peers import ask
 from tests.rig.server import PUBSUB_TOPIC, wait_until
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.node import NodeError, NotSubscribed, WakuNode, from_json, to_json
+from waku_bridge.dialect import NodeError, NotSubscribed, from_json, to_json
+from waku_bridge.node import WakuNode
 
 OTHER_SHARD = "/waku/2/rs/16/64"
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"

@@ -25,7 +25,7 @@ from tests.limits.page import limit
 from tests.rig import rows
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
-from waku_bridge.reading.dead_letters import DeadLetters
+from waku_bridge.reading.intake import DeadLetters
 from waku_bridge.reading.tests.test_dead_letters import keep
 from xmpp_bridge import handler
 

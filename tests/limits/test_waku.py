@@ -55,8 +55,7 @@ from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.messages import MessageType, RegistrationError, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget
-from waku_bridge.reading.bound import Bound
-from waku_bridge.reading.intake import in_thread
+from waku_bridge.reading.intake import Bound, in_thread
 from waku_bridge.reading.tests import conftest as reading
 from waku_bridge.reading.tests.conftest import World
 from waku_bridge.reading.tests.test_pages import NOW_NS, raw, selected
@@ -582,7 +581,7 @@ def fill(state: str, number: int) -> None:
 @pytest.mark.parametrize("state", ["postponed", "pending_key"])
 def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, world: World, runner: Runner) -> None:
     async def scenario() -> None:
-        bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
+        bound = Bound(world.intake, limit=run_waku_bridge.MAX_WAITING)
         await in_thread(fill, state, most)
         await bound._enforce()
         assert await in_thread(dropped) == []
@@ -600,7 +599,7 @@ def test_the_oldest_message_beyond_the_limit_is_dropped(state: str, most: int, w
 @limit("While {most} wait unopened, the bridge leaves new ones in the stores.")
 def test_the_bridge_takes_in_nothing_while_that_many_wait_unopened(most: int, world: World, runner: Runner) -> None:
     async def scenario() -> None:
-        bound = Bound(world.intake, limit=run_waku_bridge._plan().max_waiting)
+        bound = Bound(world.intake, limit=run_waku_bridge.MAX_WAITING)
         await in_thread(fill, "received", most)
         await bound._enforce()
         assert world.intake.has_capacity.is_set()

@@ -18,8 +18,9 @@ from typing import Any
 
 from kit.http import Connections
 from tests.siege.payloads import Payloads, Phone
+from waku_bridge.dialect import NodeError
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import WakuNode
 
 AT_ONCE = 64
 SHARD = "/waku/2/rs/16/32"

@@ -15,10 +15,8 @@ from notifications.messages import Outcome, Push, Result
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.delivering import RecordingGateway
 from tests.simulation.agenda import Agenda
+from waku_bridge.dialect import NodeError, NotSubscribed, StorePage, Unreachable, read_store_page
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import NodeError, NotSubscribed, StorePage
-from waku_bridge.node.dialect import read_store_page
-from waku_bridge.node.errors import Unreachable
 
 RING_CAPACITY = 50
 

@@ -30,7 +30,6 @@ from waku_bridge.bridge import WakuBridge
 from waku_bridge.inbound.queries import Limits
 from waku_bridge.outbound import Nodes
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.backfill import Backfill
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader
 from waku_bridge.reading.stores import StoreReader
@@ -211,18 +210,17 @@ class SimulatedBridge(Process):
         self.loop.call_soon(lambda: self.loop.create_task(self._read()))
 
     def _want(self, content_topics: Sequence[str]) -> None:
-        for backfill in self._backfills:
-            backfill.request(content_topics)
+        for store in self._stores:
+            store.request(content_topics)
 
     async def _read(self) -> None:
         nodes: Any = self.scene.network.nodes
         intake = Intake(self._session, keep=timedelta(days=3))
-        self._backfills = [Backfill(node, PUBSUB_TOPIC, intake, reach=timedelta(seconds=300)) for node in nodes]
-        stores = [StoreReader(node, PUBSUB_TOPIC, intake, recovery=timedelta(hours=48)) for node in nodes]
+        self._stores = [StoreReader(node, PUBSUB_TOPIC, intake) for node in nodes]
         live = [LiveReader(node, PUBSUB_TOPIC, intake, ring_capacity=RING_CAPACITY) for node in nodes]
         term = Term(asyncio.Event())
         async with asyncio.TaskGroup() as group:
-            for reader in (*live, *stores, *self._backfills):
+            for reader in (*live, *self._stores):
                 group.create_task(reader.run(term))
 
     def bury(self) -> None:

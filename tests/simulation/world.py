@@ -37,13 +37,14 @@ from tests.simulation.ledger import Asked, Broken, Hope, Ledger, Phone, make_uui
 from tests.simulation.network import Network, Providers
 from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
 from waku_bridge import bridge as waku
+from waku_bridge import query_topics
 from waku_bridge.codec import topics
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbound import inbound, steps
 from waku_bridge.inbox import pending_keys
 from waku_bridge.messages import WakuMessage
-from waku_bridge.query_topics import CpuBudget, reader
+from waku_bridge.query_topics import CpuBudget
 
 TROUBLE_SECONDS = 20.0
 KEYS_PERIOD_SECONDS = 2.0
@@ -357,7 +358,7 @@ class Simulation:
         self._undo.enter_context(override_settings(CACHES=CACHES))
         self._move_into_the_world(patch)
         patch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))
-        patch.setattr(reader, "TopicSet", FewTopics)
+        patch.setattr(query_topics, "TopicSet", FewTopics)
         self._watch_database(patch)
         return self
 

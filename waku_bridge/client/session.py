@@ -15,8 +15,9 @@ from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.state import Standing
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import BadNodeMessage, NodeError, from_json
 from waku_bridge.messages import RegistrationError, WakuMessage
-from waku_bridge.node import BadNodeMessage, NodeError, WakuNode, from_json
+from waku_bridge.node import WakuNode
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/16/32"
 POLL_SECONDS = 0.2

@@ -42,7 +42,7 @@ from waku_bridge.models import (
     OutboundReply,
     StoreWatermark,
 )
-from waku_bridge.reading.dead_letters import without_payloads
+from waku_bridge.reading.intake import without_payloads
 
 HASH_BYTES = 32
 # Limit of the requests whose id begins with the digits of a search. Only very few digits match more.

@@ -7,7 +7,7 @@ batch that do all of this. `Nodes` orders the nodes by their recent health.
 See docs/waku.md.
 """
 
-from waku_bridge.node.client import Nodes
+from waku_bridge.node import Nodes
 from waku_bridge.outbound.outbox import Outbox
 from waku_bridge.outbound.recording import MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
 

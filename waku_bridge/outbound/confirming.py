@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import structlog
 
-from waku_bridge.node import NodeError, WakuNode
-from waku_bridge.node.client import Nodes
+from waku_bridge.dialect import NodeError
+from waku_bridge.node import Nodes, WakuNode
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from kit.tracing import note
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from waku_bridge.messages import BRIDGE
-from waku_bridge.node.client import Nodes
+from waku_bridge.node import Nodes
 from waku_bridge.outbound.publishing import log_refusals
 from waku_bridge.outbound.recording import LEASE, Outgoing, Recorded, Reply, record, reply_to
 from waku_bridge.outbound.results import REPLIES, give_up, is_too_old, settle

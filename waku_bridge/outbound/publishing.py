@@ -11,9 +11,9 @@ import structlog
 
 from kit.db.clock import clock
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import MessageTooLarge, NodeError, Slow
 from waku_bridge.metrics import PUBLISH_ERRORS
-from waku_bridge.node import MessageTooLarge, NodeError, Slow, WakuNode
-from waku_bridge.node.client import Nodes
+from waku_bridge.node import Nodes, WakuNode
 from waku_bridge.outbound.recording import Outgoing
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from kit.batches.inflight import InFlight
 from kit.buckets.bucket import Buckets, Limit
 from kit.db.clock import clock
 from kit.tracing import Role, step
-from waku_bridge.node.client import Nodes
+from waku_bridge.node import Nodes
 from waku_bridge.outbound.confirming import Stores, Verdict
 from waku_bridge.outbound.publishing import Published, Tried, publish_one
 from waku_bridge.outbound.recording import LEASE, Outgoing

@@ -8,8 +8,9 @@ read whose answer broke off may have drained a page, and a full cache has droppe
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from math import exp
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 import structlog
@@ -21,7 +22,7 @@ from kit.db.reasons import reason
 from kit.processes.leader import Term, wait
 from kit.processes.starting import note_refusal
 from kit.processes.status import ChangeFilter, StatusCache
-from waku_bridge.inbox.inbox import Path
+from waku_bridge.dialect import NodeError, NotSubscribed
 from waku_bridge.metrics import (
     LAST_MESSAGE_TIMESTAMP_SECONDS,
     LAST_READ_TIMESTAMP_SECONDS,
@@ -29,10 +30,9 @@ from waku_bridge.metrics import (
     READ_ERRORS,
     RING_FILL_RATIO,
 )
-from waku_bridge.node import NodeError, NotSubscribed
+from waku_bridge.node import WakuNode
 from waku_bridge.reading.intake import Intake, Taken, in_thread
-from waku_bridge.reading.pace import ALARM_FILL, IDLE_SECONDS, MIN_SECONDS, LongestPage, Ring
-from waku_bridge.reading.pages import Reader, Selection
+from waku_bridge.reading.pages import LongestPage, Reader, Selection
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +43,21 @@ NOTE_SECONDS = 1.0
 USUAL_PACE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 NS_PER_SECOND = 10**9
+# Longest pause, and so the longest that a message waits. A read of an empty cache costs us 0.6 to 1 ms of CPU time.
+IDLE_SECONDS = 0.2
+# Messages for us that gather before the next read, because a page costs the worker more than one more message on it.
+# Messages of others, and our own replies, which the node returns as well, cost the worker nothing.
+GATHERED = 2
+# Shortest pause: with a shorter one, a message would wait for the overhead of reads and batches.
+MIN_SECONDS = 0.05
+# The rate of messages for us is averaged over about this time. Recent ones weigh most.
+RATE_OF_SECONDS = 1.0
+# An idle cache is read often enough that a burst of this many messages per second fills half of it at most, and one of
+# 500 does not overflow it. What overflows is found at a store, when it is three seconds old.
+BURST_PER_SECOND = 300
+# Share of the cache that may fill between two reads at the rate of the last page. Bursts are several times the average.
+TARGET_FILL = 0.1
+ALARM_FILL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +74,38 @@ LONGEST_PAGE = StatusCache("node_longest_page", LongestPage, ttl_seconds=86_400)
 TELLING_SIZE = 30
 
 
-class RelayCache(Protocol):
-    """The part of a WakuNode that reading needs."""
+@dataclass(slots=True)
+class Ring:
+    """A node's relay cache.
 
-    url: str
+    Its capacity comes from the settings. Once a page is larger, twice the size of that page is assumed.
+    """
 
-    @property
-    def skew_seconds(self) -> float | None: ...
-    async def read(self, pubsub_topic: str) -> list[Any]: ...
-    async def subscribe(self, pubsub_topic: str) -> None: ...
+    capacity: int
+    _per_second: float = 0.0
+
+    def fill(self, page_size: int) -> float:
+        """Return how full the cache was, from 0 to 1. At 1, messages may have been overwritten before this read."""
+        if page_size > self.capacity:
+            self.capacity = 2 * page_size
+        return page_size / self.capacity
+
+    def next_read(self, page_size: int, new: int, elapsed_seconds: float) -> float:
+        """Return the pause in seconds after a page that gathered for ``elapsed_seconds`` and has ``new`` envelopes."""
+        remembered = exp(-elapsed_seconds / RATE_OF_SECONDS)
+        self._per_second = remembered * self._per_second + (1 - remembered) * new / max(elapsed_seconds, 0.001)
+        if self.fill(page_size) >= ALARM_FILL:
+            return 0.0
+        gathering = max(GATHERED / self._per_second, MIN_SECONDS) if self._per_second else IDLE_SECONDS
+        filling = TARGET_FILL * self.capacity / page_size * elapsed_seconds if page_size else IDLE_SECONDS
+        burst = ALARM_FILL * self.capacity / BURST_PER_SECOND
+        return min(IDLE_SECONDS, burst, gathering, filling)
 
 
 class LiveReader:
     """Reader of one shard from one node, while the lock is held."""
 
-    def __init__(self, node: RelayCache, pubsub_topic: str, intake: Intake, *, ring_capacity: int) -> None:
+    def __init__(self, node: WakuNode, pubsub_topic: str, intake: Intake, *, ring_capacity: int) -> None:
         self.reader = Reader("live", node.url, pubsub_topic)
         self._node = node
         self._intake = intake
@@ -168,7 +200,7 @@ class LiveReader:
 
     async def _store(self, page: list[Any], received_at: datetime, reasons: ChangeFilter) -> Taken | None:
         try:
-            taken = await self._intake.take(page, self.reader, path=Path.LIVE, received_at=received_at)
+            taken = await self._intake.take(page, self.reader, received_at=received_at)
         except (DjangoDatabaseError, psycopg.Error) as error:
             note_refusal(error)
             if reasons.has_changed(why := reason(error)):

@@ -1,4 +1,4 @@
-"""Selection of the messages in a page that are for us, and memory of the hashes that were read. Pure.
+"""Pages of messages: which of a page are for us, and memory of the hashes that were read. Pure.
 
 A page holds messages of unknown senders, from nodes that we do not trust: nothing in it may raise an exception.
 """
@@ -6,18 +6,17 @@ A page holds messages of unknown senders, from nodes that we do not trust: nothi
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from kit.display import host_of
 from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import BadNodeMessage, from_json
 from waku_bridge.messages import Envelope, WakuMessage
-from waku_bridge.node.dialect import from_json
-from waku_bridge.node.errors import BadNodeMessage
 
 WAKU_VERSION = 1
 # How far ahead a sender's clock may be: a phone with a wrong time zone is accepted.
@@ -39,27 +38,24 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
+class LongestPage:
+    """The longest page of a node's relay cache that was read lately, and how many pages were that long.
+
+    It is the only evidence of the cache's capacity: one of 50 that overflows returns pages of exactly 50, again and
+    again, and never a longer one.
+    """
+
+    size: int = 0
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """A message that may have been for us and cannot be taken. ``content_topic`` is empty unless it is one of ours."""
 
     raw: Any = field(repr=False)
     reason: str
     content_topic: str = ""
-
-
-class ContentTopics(Protocol):
-    def __contains__(self, content_topic: str, /) -> bool: ...
-
-
-class Topics:
-    """All content topics that we read: the server's own, and those of registered keys."""
-
-    def __init__(self, own: ContentTopics, queried: ContentTopics) -> None:
-        self._own = own
-        self._queried = queried
-
-    def __contains__(self, content_topic: str) -> bool:
-        return content_topic in self._own or content_topic in self._queried
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class Selection:
                 yield message_hash(self.pubsub_topic, from_json(raw))
 
 
-def select(page: Iterable[Any], pubsub_topic: str, topics: ContentTopics, *, oldest_ns: int, now_ns: int) -> Selection:
+def select(page: Iterable[Any], pubsub_topic: str, topics: Container[str], *, oldest_ns: int, now_ns: int) -> Selection:
     """Select the messages that are for us. The content topic is compared before anything is decoded.
 
     A message older than ``oldest_ns`` is refused: its hash may be forgotten already, so it could be a repetition. Each

@@ -39,7 +39,7 @@ def confirmed():
 
 def make_batch(process):
     """Make the batch of a leader that has just received the announcement of an envelope."""
-    process.worker._with_rows.add(0)
+    process.worker._with_rows.add(process.worker._steps[0])
     process.worker.process_batch(now=timezone.now())
 
 

@@ -19,8 +19,9 @@ from kit.http import Connections
 from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import parse_chat_key
+from waku_bridge.dialect import NodeError
 from waku_bridge.identity import server_identity
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import WakuNode
 
 TIMEOUT_SECONDS = 30.0
 MAX_RECORD_BYTES = 2**30

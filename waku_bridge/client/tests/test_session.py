@@ -22,8 +22,9 @@ from waku_bridge.client.session import MAX_TOPICS, OVERLAP_NS, NoAnswer, Registr
 from waku_bridge.client.state import Address, Standing, new_state
 from waku_bridge.client.tests.model import MESSAGE_ID, ModelServer, sealed
 from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable
+from waku_bridge.dialect import NodeError, from_json, to_json
 from waku_bridge.messages import PushResponse, RegistrationError, WakuMessage
-from waku_bridge.node import NodeError, WakuNode, from_json, to_json
+from waku_bridge.node import WakuNode
 
 TOPIC = "/waku/1/0x00000001/rfc26"
 REGISTERED = [Accepted(SERVER.pub33, 1, is_registered=True), Advertised(1, (SERVER.pub33,))]

@@ -9,8 +9,9 @@ from kit.http import Connections
 from waku_bridge.client.core import Core
 from waku_bridge.client.session import CLOCK_SKEW_NS, StoreReader
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import NodeError
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import WakuNode
 
 TIMEOUT_SECONDS = 5.0
 

@@ -34,9 +34,9 @@ from waku_bridge.console.canary import traces
 from waku_bridge.console.canary.diagnosis import Cause, Link, diagnose, diagnose_push
 from waku_bridge.console.canary.line import TIMEOUT_SECONDS, Line
 from waku_bridge.console.models import CanaryRun
+from waku_bridge.dialect import NodeError
 from waku_bridge.identity import canary_identity, server_identities
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node import NodeError
 
 EXCHANGES = 4
 # The pause between two polls for an answer, once it has taken longer than `LONG_AFTER_SECONDS`.

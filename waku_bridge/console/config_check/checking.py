@@ -35,11 +35,10 @@ from waku_bridge.console.metrics import (
     NODE_MESH_PEERS,
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
+from waku_bridge.dialect import MessageTooLarge, read_health, read_skew, refusal, to_json
 from waku_bridge.messages import WakuMessage
-from waku_bridge.node.dialect import read_health, read_skew, refusal, to_json
-from waku_bridge.node.errors import MessageTooLarge
 from waku_bridge.reading.live import LONGEST_PAGE
-from waku_bridge.reading.pace import LongestPage
+from waku_bridge.reading.pages import LongestPage
 
 # The timeout is short because on a small machine the periodic tasks wait for this check.
 TIMEOUT_SECONDS = 2.0

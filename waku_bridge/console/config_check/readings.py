@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from waku_bridge.console.config_check.enr import Shards, read_shards
-from waku_bridge.node.dialect import Health
-from waku_bridge.reading.pace import LongestPage
+from waku_bridge.dialect import Health
+from waku_bridge.reading.pages import LongestPage
 
 VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?!\d)")
 HTTP_BAD_REQUEST = 400

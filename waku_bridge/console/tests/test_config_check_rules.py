@@ -16,8 +16,8 @@ from waku_bridge.console.config_check import rules
 from waku_bridge.console.config_check.enr import Shards, read_shards
 from waku_bridge.console.config_check.readings import Reading, Version, read_info, read_mesh, read_version
 from waku_bridge.console.config_check.rules import Expectations, complaints
-from waku_bridge.node.dialect import Health, read_health, read_skew
-from waku_bridge.reading.pace import LongestPage
+from waku_bridge.dialect import Health, read_health, read_skew
+from waku_bridge.reading.pages import LongestPage
 
 PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
 GOOD = Reading(

@@ -22,8 +22,7 @@ from waku_bridge.console import tasks as console_tasks
 from waku_bridge.inbox import inbox, pending_keys
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.query_topics import CpuBudget, listen_to
-from waku_bridge.query_topics.keys import THREADS
+from waku_bridge.query_topics import THREADS, CpuBudget, listen_to
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 State = InboundEnvelope.State

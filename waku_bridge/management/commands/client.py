@@ -33,8 +33,9 @@ from waku_bridge.client.state import (
 )
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
+from waku_bridge.dialect import NodeError
 from waku_bridge.identity import server_identity
-from waku_bridge.node import NodeError, WakuNode
+from waku_bridge.node import WakuNode
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.1

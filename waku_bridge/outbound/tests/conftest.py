@@ -21,8 +21,8 @@ from kit.http import Connections, submit
 from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
 from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
+from waku_bridge import node as node_client
 from waku_bridge.node import WakuNode
-from waku_bridge.node import client as node_client
 from waku_bridge.outbound import Nodes, Outbox, Reply, confirming, outbox, sending
 
 

@@ -18,9 +18,9 @@ from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
 from waku_bridge import models
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import Busy
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import Busy
 from waku_bridge.outbound import Nodes, Reply, outbox, record, sending
 from waku_bridge.outbound.confirming import HASHES_PER_QUERY, Verdict, judge
 from waku_bridge.outbound.recording import LEASE
@@ -309,7 +309,7 @@ def test_a_reply_without_a_verdict_is_closed_after_a_minute(start, clock, publis
 
 def test_a_store_that_limits_our_rate_gets_no_query_for_a_minute(monkeypatch):
     seconds = 1000.0
-    monkeypatch.setattr("waku_bridge.node.client.monotonic", lambda: seconds)
+    monkeypatch.setattr("waku_bridge.node.monotonic", lambda: seconds)
     stores = Nodes([Store()])
     stores.failed(stores.in_order()[0], Busy("slow down"))
     seconds += 59

@@ -23,6 +23,7 @@ from tests.rig.statements import statements
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.topics import message_hash, serialize
+from waku_bridge.dialect import MessageTooLarge, NodeError
 from waku_bridge.messages import (
     MessageType,
     PushResponse,
@@ -32,8 +33,7 @@ from waku_bridge.messages import (
     WakuMessage,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import MessageTooLarge, NodeError, WakuNode
-from waku_bridge.node.client import HEDGED_AT_ONCE, HEDGED_SHARE
+from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, WakuNode
 from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, publishing, record, reply_to, return_address
 from waku_bridge.outbound.publishing import publish_one
 from waku_bridge.outbound.recording import LEASE, Outgoing

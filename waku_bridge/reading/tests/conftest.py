@@ -21,11 +21,11 @@ from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from waku_bridge.codec import topics
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
+from waku_bridge.management.commands.run_waku_bridge import MAX_PAGE_BYTES
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.bridge import MAX_PAGE_BYTES
 from waku_bridge.reading.intake import Intake, Session, in_thread
 from waku_bridge.reading.live import LiveReader
 from waku_bridge.reading.stores import FAST, StoreReader
@@ -54,8 +54,8 @@ class World:
     def live(self, node=None, **changes):
         return LiveReader(node or self.node, PUBSUB_TOPIC, self.intake, **{"ring_capacity": RING_CAPACITY} | changes)
 
-    def store(self, node=None, **changes):
-        return StoreReader(node or self.node, PUBSUB_TOPIC, self.intake, **{"recovery": timedelta(hours=48)} | changes)
+    def store(self, node=None):
+        return StoreReader(node or self.node, PUBSUB_TOPIC, self.intake)
 
     async def read(self, live=None, times=1):
         """Read the relay cache, by default with a new reader, and return the pauses."""
@@ -66,9 +66,13 @@ class World:
         """Read what is due in a tier, by default with a new reader of the store, and return the pause after it."""
         store = store or self.store()
         async with asyncio.timeout(20):  # no endless loop
-            while not (pause := await store._read_once(tier, self.term)):
+            while not (pause := await self.step(store, tier)):
                 pass
         return pause
+
+    async def step(self, store, tier):
+        """Read one window of a tier, and return the pause after it."""
+        return await store._attempt(store._read_next(tier, self.term))
 
     def publish(self, *messages):
         """Publish messages to relay and store, and return their hashes."""

@@ -7,26 +7,23 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT
 from tests.rig.rows import make_watermark
 from waku_bridge.codec.topics import of_number
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import backfill
-from waku_bridge.reading.backfill import Backfill
+from waku_bridge.reading import stores
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages, until
-
-REACH = timedelta(minutes=5)
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    monkeypatch.setattr(backfill, "SETTLE", timedelta())
+    monkeypatch.setattr(stores, "SETTLE", timedelta())
 
 
 @asynccontextmanager
 async def filling(world):
-    filler = Backfill(world.node, PUBSUB_TOPIC, world.intake, reach=REACH)
-    running = asyncio.create_task(filler.run(world.term))
+    filler = world.store()
+    running = asyncio.create_task(filler._read_requested(world.term))
     yield filler
     world.stopped.set()
     async with asyncio.timeout(60):
@@ -60,15 +57,15 @@ async def test_a_backfill_queries_ten_topics_at_most_and_everything_when_there_a
         await asked(3)
         assert [len(asked["contentTopics"].split(",")) for asked in world.node.asked] == [10, 10, 5]
         world.node.asked.clear()
-        filler.request([of_number(number) for number in range(backfill.MANY_TOPICS + 1)])
+        filler.request([of_number(number) for number in range(stores.MANY_TOPICS + 1)])
         await asked(1)
         assert "contentTopics" not in world.node.asked[0]
 
 
 async def test_a_backfill_that_failed_is_repeated_and_reads_nothing_beyond_its_reach(world):
     await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
-    world.archive(message(QUERIED, seconds_ago=REACH.total_seconds() + 10))
-    ours = world.archive(*messages(120, QUERIED, seconds_ago=REACH.total_seconds() - 10))
+    world.archive(message(QUERIED, seconds_ago=stores.BACKFILL.total_seconds() + 10))
+    ours = world.archive(*messages(120, QUERIED, seconds_ago=stores.BACKFILL.total_seconds() - 10))
     world.break_node(store_no_peer=1, store_cursor_not_found=1)
     async with filling(world) as filler:
         filler.request([QUERIED])
@@ -77,16 +74,16 @@ async def test_a_backfill_that_failed_is_repeated_and_reads_nothing_beyond_its_r
 
 
 async def test_under_a_flood_of_registrations_everything_is_read_once_a_period(world):
-    filler = Backfill(world.node, PUBSUB_TOPIC, world.intake, reach=REACH)
-    wave = [of_number(number) for number in range(backfill.MANY_TOPICS + 1)]
+    filler = world.store()
+    wave = [of_number(number) for number in range(stores.MANY_TOPICS + 1)]
     filler.request(wave)
-    assert await filler._read_once(world.term) == 0.0
+    assert await filler._attempt(filler._read_topics(world.term)) == 0.0
     asked = len(world.node.asked)
     for _ in range(10):
         filler.request(wave)
-        assert 0 < await filler._read_once(world.term) <= backfill.EVERYTHING_PERIOD_SECONDS
+        assert 0 < await filler._attempt(filler._read_topics(world.term)) <= stores.EVERYTHING_PERIOD_SECONDS
     assert len(world.node.asked) == asked
     filler._everything_again_at = 0.0
-    assert await filler._read_once(world.term) == 0.0
+    assert await filler._attempt(filler._read_topics(world.term)) == 0.0
     assert len(world.node.asked) == 2 * asked
     assert not filler._requested_at

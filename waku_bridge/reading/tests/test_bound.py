@@ -19,8 +19,7 @@ from waku_bridge.inbox import inbox
 from waku_bridge.inbox.inbox import Envelope
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import InboundEnvelope
-from waku_bridge.reading.bound import Bound
-from waku_bridge.reading.intake import in_thread
+from waku_bridge.reading.intake import Bound, in_thread
 from waku_bridge.reading.tests.conftest import message, messages, until
 from waku_bridge.reading.tests.test_bridge import MAX_WAITING, bridge
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from unittest.mock import patch
 from urllib.parse import quote
 
 import psycopg
@@ -22,15 +23,15 @@ from kit.health.indicators import State
 from kit.health.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
 from tests.rig.budget import first_everyday
-from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
+from tests.rig.conversation import CLIENT
 from tests.rig.databases import notices
 from tests.rig.rows import make_watermark
 from waku_bridge.console.config_check import NOTICES
+from waku_bridge.management.commands import run_waku_bridge
+from waku_bridge.management.commands.run_waku_bridge import Bridge
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import listen_to
-from waku_bridge.reading import backfill, store_pages
-from waku_bridge.reading import bridge as bridge_module
-from waku_bridge.reading.bridge import Bridge, Plan
+from waku_bridge.reading import stores
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages, until
 
 MAX_WAITING = 1000
@@ -41,18 +42,10 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datnam
 @asynccontextmanager
 async def bridge(world):
     """Run a bridge in this process."""
-    plan = Plan(
-        nodes=[world.url],
-        store_nodes=[world.url],
-        pubsub_topics=[PUBSUB_TOPIC],
-        ring_capacity=50,
-        recovery=timedelta(hours=1),
-        backfill=timedelta(minutes=5),
-        keep=timedelta(days=3),
-        max_waiting=MAX_WAITING,
-    )
     stopped = asyncio.Event()
-    running = asyncio.create_task(Bridge(plan, world.client).run(stopped))
+    with patch.object(run_waku_bridge, "MAX_WAITING", MAX_WAITING):
+        readers = Bridge(world.client, nodes=[world.url], store_nodes=[world.url])
+    running = asyncio.create_task(readers.run(stopped))
     try:
         yield
     finally:
@@ -116,9 +109,9 @@ async def test_restarts_of_database_and_node_and_lost_answers_lose_no_message(wo
 
 
 async def test_a_bridge_stops_in_the_middle_of_a_backfill_that_takes_long(world, monkeypatch):
-    monkeypatch.setattr(backfill, "SETTLE", timedelta())
-    monkeypatch.setattr(store_pages, "PAGE_SIZE", 1)
-    monkeypatch.setattr(bridge_module, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(stores, "SETTLE", timedelta())
+    monkeypatch.setattr(stores, "PAGE_SIZE", 1)
+    monkeypatch.setattr(run_waku_bridge, "STOP_SECONDS", 0.5)
 
     async def is_backfilling():
         return "backfill" in (await world.paths()).values()

@@ -15,7 +15,7 @@ from tests.limits.page import limit
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.statements import at_once
 from waku_bridge.models import DeadLetter
-from waku_bridge.reading.dead_letters import (
+from waku_bridge.reading.intake import (
     MAX_LOOKED_AT_CHARACTERS,
     MAX_PER_MINUTE,
     MAX_RAW_CHARACTERS,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 
 def keep(letters, *raws, now=NOW):
-    letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, path="live", now=now)
+    letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, now=now)
 
 
 def test_a_dead_letter_has_the_beginning_of_the_raw_json():

@@ -15,12 +15,12 @@ from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
 from tests.rig.databases import notices
 from tests.rig.logs import capture_logs
+from waku_bridge.dialect import Unreachable, to_json
 from waku_bridge.inbox import inbox
-from waku_bridge.inbox.inbox import Path
-from waku_bridge.node import Unreachable, to_json
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
-from waku_bridge.reading.pace import IDLE_SECONDS, MIN_SECONDS, LongestPage, Ring
+from waku_bridge.reading.live import IDLE_SECONDS, MIN_SECONDS, Ring
+from waku_bridge.reading.pages import LongestPage
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages, until
 
 
@@ -195,9 +195,9 @@ async def test_a_large_page_is_stored_in_parts_with_a_commit_each(world, monkeyp
     page, now = await world.node.read(PUBSUB_TOPIC), timezone.now()
     reader = world.live().reader
     with pytest.raises(psycopg.OperationalError):
-        await world.intake.take(page, reader, path=Path.LIVE, received_at=now)
+        await world.intake.take(page, reader, received_at=now)
     assert len(await world.paths()) == 4
-    await world.intake.take(page, reader, path=Path.LIVE, received_at=now)
+    await world.intake.take(page, reader, received_at=now)
     assert set(await world.paths()) == set(hashes)
     assert max(sizes) <= 300_000
 

@@ -15,11 +15,11 @@ from tests.rig.rows import make_watermark
 from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
+from waku_bridge.dialect import to_json
 from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import DeadLetter
-from waku_bridge.node import to_json
-from waku_bridge.reading.pages import SeenHashes, Topics, select
+from waku_bridge.reading.pages import SeenHashes, select
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN, PERSONAL, QUERIED
 
@@ -27,7 +27,7 @@ PARTITIONED = topics.content_topic(topics.partitioned_name(server_identity().pub
 SECOND, DAY = 10**9, 86_400 * 10**9
 NOW_NS = time.time_ns()
 MESSAGE = WakuMessage(b"payload", PERSONAL, NOW_NS)
-TOPICS = Topics(own_content_topics(), {QUERIED})  # any container: QueryTopics has tests of its own
+TOPICS = own_content_topics() | {QUERIED}
 
 
 def selected(*page):

@@ -4,22 +4,23 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
+from kit.backoff import Backoff
 from kit.db.connections import connection_parameters
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.logs import capture_logs
 from tests.rig.rows import make_watermark
+from waku_bridge.dialect import StoreEntry, to_json
 from waku_bridge.models import StoreWatermark
-from waku_bridge.node import StoreEntry, to_json
-from waku_bridge.node.client import BUSY_SECONDS
+from waku_bridge.node import BUSY_SECONDS
 from waku_bridge.reading.pages import Reader
-from waku_bridge.reading.store_pages import EPOCH, HASHES_PER_QUERY, Window
-from waku_bridge.reading.stores import FAST, MAX_SECONDS, MINUTE, SLOW, TIERS, Marks
+from waku_bridge.reading.stores import EPOCH, FAST, HASHES_PER_QUERY, MAX_SECONDS, MINUTE, SLOW, TIERS, Marks, Window
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN
 
@@ -207,7 +208,7 @@ async def test_after_an_outage_the_watermark_walks_on_while_new_messages_come(wo
     ours = world.archive(*(message(seconds_ago=age) for age in ages))
     store = world.store()
     with capture_logs() as logs:
-        await store._read_once(MINUTE, world.term)
+        await world.step(store, MINUTE)
         await world.walk(store, FAST)
         await world.walk(store, MINUTE)
     assert world.new == [ours[0], ours[2], ours[1]]
@@ -237,7 +238,7 @@ async def test_catching_up_goes_on_after_a_restart(world):
     ours = world.archive(*messages(250, seconds_ago=HOUR / 2), *messages(3, seconds_ago=HOUR / 2 - 300))
     first = world.store()
     while len(world.new) < 250:
-        await first._read_once(MINUTE, world.term)
+        await world.step(first, MINUTE)
     reached = await watermark()
     world.node.asked.clear()
 
@@ -247,27 +248,27 @@ async def test_catching_up_goes_on_after_a_restart(world):
 
 
 async def test_a_gap_that_is_too_old_to_recover_is_logged(world):
-    await was_read(seconds_ago=3 * HOUR)
+    await was_read(seconds_ago=3 * DAY)
     with capture_logs() as logs:
-        await world.store(recovery=timedelta(hours=1))._read_once(MINUTE, world.term)
+        await world.step(world.store(), MINUTE)
     [shown] = [entry for entry in logs if entry["event"] == "store_gap_unrecoverable"]
     assert shown["log_level"] == "error"
-    assert abs(shown["seconds"] - 2 * HOUR) < 90
+    assert abs(shown["seconds"] - DAY) < 90
 
 
 async def test_what_the_release_before_had_still_to_read_is_read(world):
-    """Its table of windows stays for one release."""
+    """The migration that removes its table of windows moves the watermark back."""
 
-    def note_a_window():
-        sql = """
-            INSERT INTO waku_bridge_storewindow (watermark_id, reason, start_at, end_at, cursor, created_at)
-            SELECT id, 'outage', now() - interval '2 hours', now() - interval '1 hour', '', now()
-            FROM waku_bridge_storewatermark
-        """
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
+    def migrate():
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("""
+                CREATE TABLE waku_bridge_storewindow AS
+                SELECT id AS watermark_id, now() - interval '2 hours' AS start_at FROM waku_bridge_storewatermark
+            """)
+            for statement in import_module("waku_bridge.migrations.0006_windows_end").FOLD:
+                cursor.execute(statement)
 
-    await asyncio.to_thread(note_a_window)
+    await asyncio.to_thread(migrate)
     [ours] = world.archive(message(seconds_ago=1.5 * HOUR))
     await world.walk(tier=MINUTE)
     assert set(await world.paths()) == {ours}
@@ -281,11 +282,12 @@ async def test_what_the_release_before_had_still_to_read_is_read(world):
 
 async def test_a_store_that_is_lost_and_back_is_logged_once_for_all_tiers(world):
     store = world.store()
+    store._backoff = Backoff(max_seconds=0)  # a store is back as soon as it answers
     await was_read(300, late_searched_at=ago(700))
     world.break_node(store_no_peer=len(TIERS))
     with capture_logs() as logs:
         for tier in (*TIERS, *TIERS):
-            await store._read_once(tier, world.term)
+            await world.step(store, tier)
     assert [event for event in events(logs) if event in ("store_lost", "store_back")] == ["store_lost", "store_back"]
 
 

@@ -26,8 +26,8 @@ from waku_bridge.codec import topics
 from waku_bridge.console.canary.traces import mark, remove_traces
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
-from waku_bridge.query_topics.tests.test_reader import Listening
 from waku_bridge.removal.erasure import find_traces, forget
+from waku_bridge.tests.test_query_topics import Listening
 
 pytestmark = pytest.mark.django_db
 KEY_HASH = b"\x07" * 64

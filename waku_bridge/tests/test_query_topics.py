@@ -14,9 +14,7 @@ from registrations.models import TopicKey
 from tests.rig.budget import examples
 from tests.rig.databases import notices
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import QueryTopics, listen_to, stop_listening_to
-from waku_bridge.query_topics.reader import TopicSet
-from waku_bridge.query_topics.registering import CHANNEL, read_notice
+from waku_bridge.query_topics import CHANNEL, QueryTopics, TopicSet, listen_to, read_notice, stop_listening_to
 from waku_bridge.reading.intake import Session
 
 

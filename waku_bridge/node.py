@@ -1,4 +1,4 @@
-"""HTTP client of a Waku node: nwaku's REST interface, with the differences of go-waku.
+"""HTTP client of a Waku node: nwaku's REST interface, with the differences of go-waku (`dialect`). See docs/waku.md.
 
 Reading drains: the messages that a GET returned are gone from the node. So the caller must store a page before it does
 anything else.
@@ -17,9 +17,13 @@ import orjson
 from kit.backoff import Peers
 from kit.display import host_of
 from kit.http import ERRORS, NEVER_SENT, Answer, Connections
-from waku_bridge.messages import WakuMessage
-from waku_bridge.node.dialect import (
+from waku_bridge.dialect import (
+    Busy,
+    NodeError,
+    NoPeers,
+    NotSubscribed,
     StorePage,
+    Unreachable,
     parse,
     read_health,
     read_skew,
@@ -28,7 +32,7 @@ from waku_bridge.node.dialect import (
     store_refusal,
     to_json,
 )
-from waku_bridge.node.errors import Busy, NodeError, NoPeers, NotSubscribed, Unreachable
+from waku_bridge.messages import WakuMessage
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 HTTP_OK = 200

@@ -10,9 +10,9 @@ import pytest
 from registrations.encryption import Keyring, Purpose, keyring
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT
+from waku_bridge import query_topics
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import CpuBudget, derive_keys, derive_newest, keys, listen_to, load_keys
-from waku_bridge.query_topics.keys import THREADS, Keys
+from waku_bridge.query_topics import THREADS, CpuBudget, Keys, derive_keys, derive_newest, listen_to, load_keys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HASHES = [bytes([n]) * 64 for n in range(3)]
@@ -43,8 +43,11 @@ def test_a_key_is_derived_once_for_a_new_topic_and_stored_encrypted(django_asser
 
 
 def test_keys_are_derived_with_the_lowest_priority():
-    [priority] = set(keys._pool().map(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), range(3)))
-    assert priority == keys.LOWEST_PRIORITY > os.getpriority(os.PRIO_PROCESS, 0)
+    def priority(_):
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    [found] = set(query_topics._pool().map(priority, range(3)))
+    assert found == query_topics.LOWEST_PRIORITY > os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_a_stored_key_is_not_derived_again(django_assert_num_queries):

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from embedded.node.server import REFUSED
 from kit.http import Connections
 from tests.rig.peers import app_of
-from waku_bridge.messages import WakuMessage
-from waku_bridge.node import (
+from waku_bridge.dialect import (
     BadNodeMessage,
     Busy,
     CursorLost,
@@ -29,11 +28,13 @@ from waku_bridge.node import (
     NotSubscribed,
     StoreEntry,
     StorePage,
-    WakuNode,
     from_json,
+    read_base64,
+    read_store_page,
     to_json,
 )
-from waku_bridge.node.dialect import read_base64, read_store_page
+from waku_bridge.messages import WakuMessage
+from waku_bridge.node import WakuNode
 
 SHARD = "/waku/2/rs/16/32"
 RELAY = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"

@@ -1,0 +1,396 @@
+"""The query topics that we read, one per registered key hash: their table, a bridge's copy in memory, and their keys.
+
+A registration announces its topic in the transaction that stores it. A reader takes in the announcements after fetching
+a page. So it knows every topic whose registration was answered before the page was fetched.
+
+The symmetric key of a topic is derived once, at 15 ms of CPU time, and then kept. Anybody can send a useless message on
+each registered topic, and so have every key derived. Therefore keys are derived in threads, within a CPU budget, and
+never inside a transaction. The threads have the lowest priority: under load, only messages that wait for a key wait
+longer.
+
+See docs/reading.md.
+"""
+
+import os
+import sys
+import threading
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic, thread_time
+
+import psycopg
+import structlog
+from django.db import transaction
+
+from kit.buckets import bucket
+from kit.buckets.bucket import FullAt, Limit
+from kit.db.statements import write
+from kit.processes import once
+from registrations import lookup
+from registrations.encryption import DecryptionError, Purpose, keyring
+from registrations.models import TopicKey
+from registrations.statements import ALL_TOPICS, STILL_USED
+from waku_bridge.codec import topics
+from waku_bridge.identity import own_content_topics
+from waku_bridge.metrics import QUERY_TOPICS
+
+log = structlog.get_logger(__name__)
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+CHANNEL = "query_topics"
+GONE_CHANNEL = "query_topics_gone"
+# PostgreSQL takes less than 8 000 bytes per notification, and a topic takes up to ten digits and a comma.
+TOPICS_PER_NOTICE = 700
+
+
+def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
+    """Add the query topics of these key hashes (64 bytes each). The commit announces new ones to the bridges.
+
+    Most registrations are refreshes: their topics are in the table, and are not announced again.
+    """
+    names = {topics.query_name(public_key_hash) for public_key_hash in public_key_hashes}
+    if names and (new := lookup.add_topics({name: _number(name) for name in names}, now=now)):
+        _announce(CHANNEL, list(_notices([str(topic) for topic in new])))
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(topics.topic(name))
+
+
+def _announce(channel: str, notices: Sequence[str]) -> None:
+    write("SELECT pg_notify(%s, notice) FROM unnest(%s::text[]) AS notice", [channel, list(notices)])
+
+
+def _notices(new: Sequence[str]) -> Iterator[str]:
+    for start in range(0, len(new), TOPICS_PER_NOTICE):
+        yield ",".join(new[start : start + TOPICS_PER_NOTICE])
+
+
+def stop_listening_to(name: str) -> None:
+    """Remove a name. The commit announces the removal to the bridges.
+
+    Its topic may belong to another user, too, so a bridge checks the table before it drops the topic.
+    """
+    TopicKey.objects.filter(name=name).delete()
+    _announce(GONE_CHANNEL, [str(_number(name))])
+
+
+def stop_listening_to_nobody() -> Iterator[int]:
+    """Remove the names of keys without any registration. Yield how many each step removed."""
+    for names in lookup.names_without_registration():
+        yield _remove(names) if names else 0
+
+
+@transaction.atomic
+def _remove(names: Sequence[str]) -> int:
+    removed = lookup.remove_topics(names)
+    _announce(GONE_CHANNEL, [str(topic) for topic in removed])
+    return len(removed)
+
+
+def read_notice(notice: str) -> list[int]:
+    """Return the topics in a notice."""
+    return [int(topic) for topic in notice.split(",")]
+
+
+# In memory ------------------------------------------------------------------------------------------------------------
+
+OnNew = Callable[[list[str]], None]
+LOWER_BITS = 16
+LOWER_MASK = 2**LOWER_BITS - 1
+EMPTY = array("H")  # it must never be extended, because all values without a topic share it
+
+
+class TopicSet:
+    """A compact set of topics (4 bytes). It has 65 536 sorted arrays, one for each value of the upper two bytes.
+
+    Each array holds the lower two bytes of its topics. A million topics take some 10 MB, a fifth of a set of integers,
+    and no object each. Adding a topic moves a few bytes. An attacker who makes up names for one array makes it longer,
+    not slower.
+
+    A lookup needs no lock while another thread adds, because an insertion is one step of the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._lower = [EMPTY] * 2**LOWER_BITS
+        self._size = 0
+
+    def __contains__(self, topic: int) -> bool:
+        lower = self._lower[topic >> LOWER_BITS]
+        last = topic & LOWER_MASK
+        index = bisect_left(lower, last)
+        return index < len(lower) and lower[index] == last
+
+    def __iter__(self) -> Iterator[int]:
+        for upper, lower in enumerate(self._lower):
+            for last in lower:
+                yield upper << LOWER_BITS | last
+
+    def __len__(self) -> int:
+        return self._size
+
+    def fill(self, upper: int, lower: bytes) -> None:
+        """Replace all topics that begin with ``upper``.
+
+        ``lower`` has the lower two bytes of each topic, big-endian, sorted and without doubles.
+        """
+        numbers = array("H", lower)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        self._size += len(numbers) - len(self._lower[upper])
+        self._lower[upper] = numbers
+
+    def add(self, topic: int) -> bool:
+        """Add a topic, and return whether it is new."""
+        lower = self._lower[topic >> LOWER_BITS]
+        last = topic & LOWER_MASK
+        index = bisect_left(lower, last)
+        if index < len(lower) and lower[index] == last:
+            return False
+        if lower:
+            lower.insert(index, last)
+        else:
+            self._lower[topic >> LOWER_BITS] = array("H", [last])
+        self._size += 1
+        return True
+
+    def discard(self, topic: int) -> None:
+        """Remove a topic, if it is in the set.
+
+        The array is replaced, because a thread that reads the old one at this moment must not see it shrink.
+        """
+        if topic in self:
+            lower = self._lower[topic >> LOWER_BITS]
+            index = bisect_left(lower, topic & LOWER_MASK)
+            self._lower[topic >> LOWER_BITS] = lower[:index] + lower[index + 1 :]
+            self._size -= 1
+
+
+class QueryTopics:
+    """The query topics of a process: one set for all its readers, which its database connection keeps up to date.
+
+    ``on_new`` is called with the content topics that were added since the first load, each once. It should return at
+    once, and must not raise.
+
+    The topic of a user who has unregistered stays: its key hash is kept, and a query for it finds nothing. The topic of
+    a user who was erased is removed, so it counts as new if that user registers again.
+    """
+
+    def __init__(self, on_new: OnNew | None = None) -> None:
+        self._on_new = on_new
+        self._topics = TopicSet()
+        self._is_loaded = False
+        self._notices: list[psycopg.Notify] = []
+        self.version = 0  # it grows whenever topics are added
+
+    def __contains__(self, content_topic: object) -> bool:
+        """Return whether we read this content topic: one of the server's own, or a query topic."""
+        topic = topics.number(str(content_topic))
+        return topic is not None and (topic in self._topics or content_topic in own_content_topics())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    async def load(self, connection: psycopg.AsyncConnection) -> None:
+        """Load all topics on a new connection, and listen there for new ones.
+
+        It listens before it loads, so that it misses no topic. Raises psycopg.Error. The set is unchanged then.
+        """
+        self._notices = []
+        connection.add_notify_handler(self._notices.append)
+        await connection.execute(f"LISTEN {CHANNEL}".encode())
+        await connection.execute(f"LISTEN {GONE_CHANNEL}".encode())
+        loaded = await _all_topics(connection)
+        new = [topic for topic in loaded if topic not in self._topics] if self._is_loaded else []
+        self._topics = loaded
+        self._is_loaded = True
+        self.version += 1
+        log.info("query_topics_loaded", count=len(loaded), new=len(new))
+        self._publish(new)
+
+    async def take_news(self, connection: psycopg.AsyncConnection) -> None:
+        """Take in every topic that was committed before the last statement of the connection was sent.
+
+        PostgreSQL delivers notifications at the end of each statement. Raises psycopg.Error. All topics have to be
+        loaded again then.
+        """
+        if not self._notices:
+            return
+        notices = self._notices.copy()
+        await self._drop(_announced(notices, GONE_CHANNEL), connection)
+        del self._notices[: len(notices)]
+        self._publish([topic for topic in _announced(notices, CHANNEL) if self._topics.add(topic)])
+
+    async def _drop(self, gone: Sequence[int], connection: psycopg.AsyncConnection) -> None:
+        """Remove those of these topics that no name in the database has.
+
+        A topic may belong to another user as well, or to the same user again, which may have been announced before.
+        """
+        if gone:
+            cursor = await connection.execute(STILL_USED, [gone])
+            kept = {topic for (topic,) in await cursor.fetchall()}
+            for topic in gone:
+                if topic not in kept:
+                    self._topics.discard(topic)
+
+    def _publish(self, new: Sequence[int]) -> None:
+        QUERY_TOPICS.set(len(self._topics))
+        self.version += bool(new)
+        if new and self._on_new:
+            self._on_new([topics.of_number(topic) for topic in new])
+
+
+def _announced(notices: Iterable[psycopg.Notify], channel: str) -> list[int]:
+    return [topic for notice in notices if notice.channel == channel for topic in read_notice(notice.payload)]
+
+
+async def _all_topics(connection: psycopg.AsyncConnection) -> TopicSet:
+    loaded = TopicSet()
+    cursor = await connection.execute(ALL_TOPICS, binary=True)
+    for upper, lower in await cursor.fetchall():
+        loaded.fill(upper, lower)
+    return loaded
+
+
+# Their keys -----------------------------------------------------------------------------------------------------------
+
+# Refill time of a budget without a refill: longer than any process lives.
+NEVER_SECONDS = 1e9
+
+
+class CpuBudget:
+    """A budget that starts full at ``maximum`` seconds and refills by ``per_second``. Any thread may spend from it.
+
+    Work that has begun is finished: the last expense may overdraw the budget, and it refills from below zero.
+    """
+
+    def __init__(self, per_second: float, maximum: float, clock: Callable[[], float] = monotonic) -> None:
+        self._limits = (Limit(maximum, maximum / per_second if per_second else NEVER_SECONDS),) if maximum else ()
+        self._full_at: FullAt = ()
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def left(self) -> float:
+        """Return how many seconds may be spent now."""
+        with self._lock:
+            return bucket.left(self._full_at, self._limits, now=self._clock())
+
+    def spend(self, seconds: float) -> None:
+        with self._lock:
+            self._full_at = bucket.spend(self._full_at, self._limits, seconds, now=self._clock())
+
+
+# The budget for keys that envelopes wait for: a share of one core, and the seconds that can be saved up, which suffice
+# for 16 keys.
+URGENT_SHARE = 0.25
+URGENT_SECONDS = 0.25
+THREADS = min(4, os.cpu_count() or 1)
+NEWEST = 200
+LOWEST_PRIORITY = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of some content topics.
+
+    ``known`` has a list of keys (32 bytes each) by content topic, since several names may share one topic. ``missing``
+    has the content topics with a name whose key is still to be derived.
+    """
+
+    known: dict[str, list[bytes]]
+    missing: set[str]
+
+
+@once
+def urgent_budget() -> CpuBudget:
+    """Return this process's budget for keys that a message needs now."""
+    return CpuBudget(URGENT_SHARE, URGENT_SECONDS)
+
+
+def load_keys(content_topics: Iterable[str]) -> Keys:
+    """Return the stored keys of these content topics."""
+    names, rows = _rows(content_topics)
+    keys = Keys({}, set())
+    for row in rows:
+        key = _open(row)
+        if key is None:
+            keys.missing.add(names[row.topic])
+        else:
+            keys.known.setdefault(names[row.topic], []).append(key)
+    return keys
+
+
+def derive_keys(content_topics: Iterable[str], *, budget: CpuBudget) -> set[str]:
+    """Derive the missing keys of these topics within the budget, and return the topics that still miss one."""
+    names, rows = _rows(content_topics)
+    missing = [row for row in rows if _open(row) is None]
+    derived = _derive(missing, budget)
+    return {names[row.topic] for row in missing if row.pk not in derived}
+
+
+def derive_newest(*, budget: CpuBudget) -> int:
+    """Derive keys that no message has needed yet, those of the newest registrations first, and return their number."""
+    if budget.left() <= 0:
+        return 0
+    return len(_derive(list(TopicKey.objects.filter(key_encrypted__isnull=True).order_by("-pk")[:NEWEST]), budget))
+
+
+def _rows(content_topics: Iterable[str]) -> tuple[dict[int, str], list[TopicKey]]:
+    """Return the content topics by their number, and the names registered on them."""
+    numbered = ((topics.number(content_topic), content_topic) for content_topic in content_topics)
+    names = {topic: content_topic for topic, content_topic in numbered if topic is not None}
+    return names, list(TopicKey.objects.filter(topic__in=names.keys()).order_by("pk")) if names else []
+
+
+def _open(row: TopicKey) -> bytes | None:
+    if row.key_encrypted is None:
+        return None
+    try:
+        return keyring().decrypt(Purpose.TOPIC_KEY, row.key_encrypted)
+    except DecryptionError:  # its field key was removed from the settings; the key can be derived again
+        log.warning("topic_key_derived_again", topic_key_id=row.pk)
+        return None
+
+
+def _derive(rows: Sequence[TopicKey], budget: CpuBudget) -> dict[int, bytes]:
+    """Derive and store keys within the budget, and return them by primary key.
+
+    Two processes that derive the same key store the same value.
+    """
+    keys: dict[int, bytes] = {}
+    for start in range(0, len(rows), THREADS):
+        if budget.left() <= 0:
+            break
+        some = rows[start : start + THREADS]
+        for row, (key, seconds) in zip(some, _pool().map(_timed_key, [row.name for row in some]), strict=True):
+            keys[row.pk] = key
+            budget.spend(seconds)
+    _store(keys)
+    return keys
+
+
+def _timed_key(name: str) -> tuple[bytes, float]:
+    """Return a key and the CPU seconds that it took. PBKDF2 releases the interpreter lock meanwhile."""
+    started = thread_time()
+    return topics.symmetric_key(name), thread_time() - started
+
+
+def _store(keys: dict[int, bytes]) -> None:
+    sealed = [TopicKey(pk=pk, key_encrypted=keyring().encrypt(Purpose.TOPIC_KEY, key)) for pk, key in keys.items()]
+    TopicKey.objects.bulk_update(sealed, ["key_encrypted"])
+
+
+@once
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="topic-key", initializer=_lower_priority)
+
+
+def _lower_priority() -> None:
+    """Lower the priority of this thread alone, which only Linux can do."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
