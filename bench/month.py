@@ -89,10 +89,10 @@ WAITING = 2_000_000
 CLOSED = ChannelKey(1, "im.bench.closed")
 FILL_QUEUE = """
     INSERT INTO notifications_opennotification (request_id, position, public_key_hash, installation_id, type,
-        route_id, route_generation, state, queue_id, report, collapse_id, chat_id, message, payload_dropped,
+        route_id, route_generation, state, queue_id, collapse_id, chat_id, message, payload_dropped,
         attempt_count, ambiguous_count, created_at, expires_at, next_attempt_at)
     SELECT (SELECT max(id) FROM notifications_notificationrequest), 0, sha512(n::text::bytea), n::text, 1,
-        (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 1, 'pending', queue.id, 'success',
+        (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 1, 'pending', queue.id,
         substring(sha256(n::text::bytea) FOR 16), 'chat', 'message', FALSE, 0, 0, now(), now() + interval '1 day', now()
     FROM generate_series(1, %(waiting)s) AS n
     CROSS JOIN (SELECT id FROM notifications_queue WHERE app_topic = %(app)s) AS queue

@@ -151,7 +151,7 @@ class NotificationRequestAdmin(FactAdmin):
     inlines = (NotificationInline,)
     search_help_text = "Id of the metadata message or of the Status message (or its first 8 digits)"
     search_hashes = (("request_key", ID_BYTES), ("message_id", ID_BYTES))
-    unread = ("reply_address", "decided_names")
+    unread = ("reply_address", "names")
 
     @admin.display(description="verdicts, by position in the request")
     def decided_at_once(self, request: NotificationRequest) -> str:

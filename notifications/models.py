@@ -34,8 +34,8 @@ class RequestFacts(models.Model):
     request_key = BytesField()  # the bridge's key of a repeat; Waku: id of the metadata message, 32 bytes
     source_key = BytesField()  # the bridge's key of the message with it; Waku: hash of the envelope, 32 bytes
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
-    # The verdicts about notifications that were decided at once and have no row of their own: see `reports`. It is null
-    # when there are none, which is usual.
+    # The verdicts about notifications that were decided at once and have no row of their own: see `rules.reports`. It
+    # is null when there are none, which is usual.
     decided = BytesField(null=True)
     # Keyed digest of the signer, for reports on volumes by sender. It is null for requests accepted before the column
     # existed.
@@ -54,8 +54,8 @@ class OpenRequest(RequestFacts):
     """A request that waits for the first attempt of every notification, at most until the reply deadline."""
 
     reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form
-    # The recipients of the notifications that were decided at once, for another worker that has to answer.
-    decided_names = BytesField(null=True)
+    reports = BytesField()  # of all its notifications, as far as they are known: see `rules.reports`
+    names = BytesField()  # the recipients of the reports, for whichever worker answers
 
     class Meta:
         default_permissions = ()
@@ -68,6 +68,8 @@ class OpenRequest(RequestFacts):
 class AnsweredRequest(RequestFacts):
     """A request whose reports are fixed. The table has a partition for each day on which requests were answered."""
 
+    # It is null where a server answered that kept the report of each notification with the notification.
+    reports = BytesField(null=True)
     answered_at = models.DateTimeField(null=True)
     ended_on = models.DateField()  # the UTC day of its answer
 
@@ -93,7 +95,8 @@ class NotificationRequest(RequestFacts):
 
     state = models.TextField(choices=State.choices)
     reply_address = BytesField(null=True)
-    decided_names = BytesField(null=True)
+    reports = BytesField(null=True)
+    names = BytesField(null=True)
     answered_at = models.DateTimeField(null=True)
     ended_on = models.DateField()
 
@@ -103,7 +106,7 @@ class NotificationRequest(RequestFacts):
         verbose_name = "request"
 
 
-# The columns that a request keeps when it is answered, in SQL.
+# The columns that a request keeps when it is answered, in SQL, but for its reports.
 REQUEST: LiteralString = (
     "id, bridge, request_key, source_key, message_id, decided, sender_digest, received_at, reply_due_at"
 )
@@ -261,7 +264,6 @@ class NotificationFacts(models.Model):
     # The queue that it waits in, by the id of its row: see `queues`. It is 0 until the notification is sorted into a
     # queue.
     queue_id = models.PositiveIntegerField(default=0, db_default=0)
-    report = models.TextField(choices=Reports.choices, null=True)  # noqa: DJ001 - null: not answered yet
     # Digest of Status message id, key hash and installation: unique for a day, see `storing`. It is cleared when it may
     # be used again.
     dedup_key = BytesField(null=True)
@@ -355,6 +357,8 @@ class EndedNotification(NotificationFacts):
 
     finished_at = models.DateTimeField(null=True)
     ended_on = models.DateField()  # the UTC day of `finished_at`
+    # Where its request has no `reports`. The column goes when all such requests are too old to be kept.
+    report = models.TextField(null=True)  # noqa: DJ001 - null: see its request
 
     class Meta:
         default_permissions = ()
@@ -395,8 +399,12 @@ class EndedNotification(NotificationFacts):
 
 
 class Notification(NotificationFacts, OpenFacts):
-    """One push to one installation, open or ended. It is read from a view, as `NotificationRequest` is."""
+    """One push to one installation, open or ended. It is read from a view, as `NotificationRequest` is.
 
+    The view finds the report to the sender in the row of its request, once that is answered.
+    """
+
+    report = models.TextField(choices=NotificationFacts.Reports.choices, null=True)  # noqa: DJ001 - null: not answered
     finished_at = models.DateTimeField(null=True)
     ended_on = models.DateField()
 

@@ -6,7 +6,7 @@ attempt: the process that accepts it claims it, and sends it after the commit.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from notifications.acceptance.storing import (
     store,
     store_refused,
 )
-from notifications.delivery.settling import WaitingRequest
+from notifications.delivery.silence import Waiting
 from notifications.messages import (
     APART,
     Answer,
@@ -45,7 +45,6 @@ from notifications.messages import (
     PushNotification,
     PushRequest,
     QueueKey,
-    Report,
     ReportError,
     channel_key,
 )
@@ -56,7 +55,19 @@ from notifications.queues.claim import NOTED_FOR, Claim, open_address
 from notifications.queues.queues import Queues
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import Decided, errors_of, load_errors, pack, pack_names, repeat_reports
+from notifications.rules.reports import (
+    MISSING,
+    SILENT,
+    Decided,
+    errors_decided,
+    errors_of,
+    load_errors,
+    pack,
+    pack_names,
+    pack_reports,
+    repeat_reports,
+    unpack_reports,
+)
 from notifications.rules.transitions import end
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey
@@ -108,7 +119,7 @@ class Accepted:
 
     answers: list[Answer] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    waiting: list[WaitingRequest] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
     replayed: set[bytes] = field(default_factory=set)
     stored: set[bytes] = field(default_factory=set)
 
@@ -187,6 +198,13 @@ class _Draft:
     def error(self) -> ReportError | None:
         return ReportError.NONE if self.wakes_at else self.verdict.error
 
+    @property
+    def report(self) -> int:
+        """Return the byte of its report, see `rules.reports`."""
+        if self.is_silent:
+            return SILENT
+        return MISSING if self.error is None else 1 + self.error
+
 
 @dataclass(slots=True)
 class _Request:
@@ -206,6 +224,16 @@ class _Request:
     def is_refused(self) -> bool:
         """Return whether it notifies nobody, because its recipients are not registered or its tokens are wrong."""
         return all(draft.verdict in REFUSALS for draft in self.drafts)
+
+    @property
+    def reports(self) -> bytes:
+        """Return the reports of its notifications, as they are stored with it."""
+        return pack_reports({draft.position: draft.report for draft in self.drafts})
+
+    @property
+    def names(self) -> bytes:
+        """Return the recipients of its reports, packed."""
+        return pack_names(draft.notification for draft in self.drafts)
 
     @property
     def stored(self) -> list[_Draft]:
@@ -254,9 +282,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
             _claim(request, draft, now=now) for request in requests for draft in request.drafts if draft.is_claimed
         ],
         waiting=[
-            _waiting(bridge, request, all_queues, sending.limits, now=now)
-            for request in requests
-            if not request.is_answered
+            _waiting(request, all_queues, sending.limits, now=now) for request in requests if not request.is_answered
         ],
         replayed=replayed,
         stored={request.incoming.source_key for request in stored},
@@ -513,12 +539,12 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     return crowded
 
 
-def _silent_queues(request: _Request, known: Queues) -> list[QueueKey] | None:
-    """Return the queue of each notification that succeeds without an attempt, or None if no push would leave there."""
+def _silent_queues(request: _Request, known: Queues) -> list[QueueKey]:
+    """Return the queue of each notification that succeeds without an attempt, or none if no push would leave there."""
     silent = [draft for draft in request.drafts if draft.is_silent]
     queues_of = [_queue_of(draft, known) for draft in silent]
     is_open = not any(known.covering(key) for key in queues_of)
-    return queues_of if is_open and not any(_is_overloaded(_addressee(draft)) for draft in silent) else None
+    return queues_of if is_open and not any(_is_overloaded(_addressee(draft)) for draft in silent) else []
 
 
 def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
@@ -549,7 +575,6 @@ def _store(bridge: str, requests: Sequence[_Request], free: Ids, sending: Sendin
 
 def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> NewRequest:
     incoming, is_answered = request.incoming, request.is_answered
-    is_named = bool(request.decided) and not is_answered
     return NewRequest(
         request_key=incoming.request_key,
         source_key=incoming.source_key,
@@ -557,8 +582,9 @@ def _new_request(request: _Request, *, lease_until: datetime, now: datetime) -> 
         sender_digest=request.sender_digest,
         message_id=incoming.request.message_id,
         answered_at=now if is_answered else None,
+        reports=request.reports,
+        names=b"" if is_answered else request.names,
         decided=_pack(request.decided),
-        decided_names=pack_names(d.notification for d in request.decided) if is_named else None,
         decided_for=_recipients(request.decided),
         notifications=[
             _new_notification(draft, incoming.arrived_at, lease_until=lease_until, now=now) for draft in request.stored
@@ -602,7 +628,6 @@ def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datet
         lease_until=lease_until if is_claimed else None,
         is_wake_up=draft.wakes_at is not None,
         shortened_by=str(draft.why or ""),
-        report=Notification.Reports.SUCCESS.value if draft.wakes_at else None,
         expires_at=expires_at(now),
         unsent_since=draft.wakes_at or arrived_at,
         claimed_at=now if is_claimed else None,
@@ -620,6 +645,7 @@ def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
     return Claim(
         notification_id=draft.id,
         request_id=request.id,
+        position=draft.position,
         route_id=addressee.route_id,
         route_generation=addressee.route_generation,
         attempt_id=draft.attempt_id,
@@ -654,40 +680,14 @@ def _push(draft: _Draft, addressee: Addressee) -> Push:
     )
 
 
-def _waiting(
-    bridge: str, request: _Request, known: Queues, limits: ConcurrencyLimits, *, now: datetime
-) -> WaitingRequest:
-    incoming, silent_queues = request.incoming, _silent_queues(request, known)
-    untried = {
-        draft.id: (position, draft.notification.public_key_hash, draft.notification.installation_id)
-        for position, draft in enumerate(request.drafts)
-        if draft.error is None
-    }
-    return WaitingRequest(
-        request_id=request.id,
-        bridge=bridge,
-        source_key=incoming.source_key,
-        reply_address=incoming.reply_address,
-        message_id=incoming.request.message_id,
-        received_at=now,
-        due_at=reply_due_at(now),
-        reports=[_report(draft) for draft in request.drafts],
-        positions=untried,
-        silent_queues=silent_queues,
-        full_queue_ids=limits.find_full({known.id_of(key) for key in silent_queues or ()}),
-    )
-
-
-def _report(draft: _Draft) -> Report | None:
-    if draft.error is None:
-        return None
-    name = draft.notification
-    return Report(name.public_key_hash, name.installation_id, success=not draft.error, error=draft.error)
+def _waiting(request: _Request, known: Queues, limits: ConcurrencyLimits, *, now: datetime) -> Waiting:
+    silent_queues = _silent_queues(request, known)
+    full = limits.find_full({known.id_of(key) for key in silent_queues})
+    return Waiting(request.id, request.incoming.source_key, now, reply_due_at(now), silent_queues, full)
 
 
 def _answer(bridge: str, request: _Request) -> Answer:
-    incoming = request.incoming
-    reports = tuple(report for draft in request.drafts if (report := _report(draft)))
+    incoming, reports = request.incoming, unpack_reports(request.reports, request.names)
     return Answer(
         *(bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id, reports),
         is_traceable=not request.is_refused,
@@ -696,18 +696,22 @@ def _answer(bridge: str, request: _Request) -> Answer:
 
 def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
     """Return the answers to repeats of requests that were answered already."""
-    if not repeats:
-        return []
-    since = first_day(known.received_at for _, known in repeats)
-    errors = load_errors({known.id: known.decided for _, known in repeats if known.id is not None}, since=since)
+    old = {known.id: known.decided for _, known in repeats if known.id is not None and known.reports is None}
+    errors = load_errors(old, since=first_day(known.received_at for _, known in repeats)) if old else {}
     return [
         Answer(
             bridge,
             i.source_key,
             i.reply_address,
             i.request.message_id,
-            repeat_reports(i.request.notifications, errors_of(known.decided) if known.id is None else errors[known.id]),
+            repeat_reports(i.request.notifications, _errors(known, errors)),
             is_traceable=False,
         )
         for i, known in repeats
     ]
+
+
+def _errors(known: KnownRequest, old: Mapping[int, dict[int, ReportError]]) -> dict[int, ReportError]:
+    if known.reports is not None:
+        return errors_of(known.reports)
+    return errors_decided(known.decided) if known.id is None else old[known.id]

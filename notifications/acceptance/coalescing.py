@@ -22,7 +22,6 @@ _MAY_BE_LEFT_OUT: LiteralString = f"state IN ('{Notification.State.PENDING}', '{
 _LEAVE_OUT_OLDEST: LiteralString = ending(
     f"n.id = ANY (ARRAY(SELECT id FROM locked)) AND {_MAY_BE_LEFT_OUT}",
     f"'{Notification.State.COALESCED}'",
-    report=f"coalesce(report, '{Notification.Reports.SUCCESS}')",
     first=f"""
         ranked AS (
             SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place

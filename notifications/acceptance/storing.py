@@ -43,7 +43,7 @@ from notifications.models import (
 )
 from notifications.queues.queues import UNSORTED, WAITS
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import BYTES_EACH
+from notifications.rules.reports import BYTES_EACH, SUCCESS
 from registrations.encryption import Purpose, keyring
 from registrations.models import Registration
 
@@ -83,7 +83,6 @@ class NewNotification:
     lease_until: datetime | None = None
     is_wake_up: bool = False
     shortened_by: str = ""
-    report: str | None = None
     expires_at: datetime
     unsent_since: datetime | None = None
     # Of the first attempt, where the notification is claimed when it is stored.
@@ -97,7 +96,8 @@ class NewNotification:
 class NewRequest:
     """A request that is to be stored, with those of its notifications that are to be delivered.
 
-    ``decided_for`` are the positions and the key hashes of the others, as far as staff find them by their recipients.
+    ``reports`` and ``names`` are those of all its notifications, packed. ``decided_for`` are the positions and the key
+    hashes of the others, as far as staff find them by their recipients.
     """
 
     request_key: bytes
@@ -106,8 +106,9 @@ class NewRequest:
     sender_digest: bytes
     message_id: bytes
     answered_at: datetime | None
+    reports: bytes
+    names: bytes = b""
     decided: bytes | None = None
-    decided_names: bytes | None = None
     decided_for: Sequence[tuple[int, bytes]] = ()
     notifications: Sequence[NewNotification]
 
@@ -124,15 +125,16 @@ _STORE = f"""
                %(reply_due_at)s::timestamptz AS reply_due_at
         FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
-                    %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[], %(r_decided_names)b::bytea[])
+                    %(r_answered_at)b::timestamptz[], %(r_decided)b::bytea[], %(r_reports)b::bytea[],
+                    %(r_names)b::bytea[])
             AS new (id, request_key, source_key, reply_address, sender_digest, message_id, answered_at, decided,
-                    decided_names)
+                    reports, names)
     ), open_request AS (
-        INSERT INTO notifications_openrequest ({REQUEST}, reply_address, decided_names)
-        SELECT {REQUEST}, reply_address, decided_names FROM request WHERE answered_at IS NULL
+        INSERT INTO notifications_openrequest ({REQUEST}, reply_address, reports, names)
+        SELECT {REQUEST}, reply_address, reports, names FROM request WHERE answered_at IS NULL
     ), answered_request AS (
-        INSERT INTO notifications_answeredrequest ({REQUEST}, answered_at, ended_on)
-        SELECT {REQUEST}, answered_at, %(today)s FROM request WHERE answered_at IS NOT NULL
+        INSERT INTO notifications_answeredrequest ({REQUEST}, reports, answered_at, ended_on)
+        SELECT {REQUEST}, reports, answered_at, %(today)s FROM request WHERE answered_at IS NOT NULL
     ), decided AS (
         INSERT INTO notifications_decidedatonce (recipient, request_id, position, decided_on)
         SELECT substr(key_hash, 1, {RECIPIENT_BYTES}), request_id, position, %(today)s
@@ -143,7 +145,7 @@ _STORE = f"""
     INSERT INTO notifications_opennotification
         (id, request_id, attempt_id, position, public_key_hash, installation_id, type, state, queue_id, route_id,
          route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, attempt_count, next_attempt_at,
-         lease_until, is_wake_up, shortened_by, report, expires_at, unsent_since, claimed_at, gateway, token_type,
+         lease_until, is_wake_up, shortened_by, expires_at, unsent_since, claimed_at, gateway, token_type,
          app_topic, payload_dropped, ambiguous_count, created_at)
     SELECT *, FALSE, 0, %(now)s
     FROM unnest(%(n_id)b::bigint[], %(n_request_id)b::bigint[], %(n_attempt_id)b::bigint[],
@@ -153,7 +155,7 @@ _STORE = f"""
                 %(n_chat_id)b::bytea[], %(n_message)b::bytea[], %(n_wake)b::bytea[], %(n_grade)b::text[],
                 %(n_attempt_count)b::integer[], %(n_next_attempt_at)b::timestamptz[],
                 %(n_lease_until)b::timestamptz[], %(n_is_wake_up)b::boolean[], %(n_shortened_by)b::text[],
-                %(n_report)b::text[], %(n_expires_at)b::timestamptz[], %(n_unsent_since)b::timestamptz[],
+                %(n_expires_at)b::timestamptz[], %(n_unsent_since)b::timestamptz[],
                 %(n_claimed_at)b::timestamptz[], %(n_gateway)b::text[], %(n_token_type)b::smallint[],
                 %(n_app_topic)b::text[])
     ORDER BY 12
@@ -257,12 +259,13 @@ def _columns(prefix: str, kind: type[Any], rows: Sequence[Any]) -> dict[str, lis
 
 
 class KnownRequest(NamedTuple):
-    """A request that is stored already. One that notified nobody has no id."""
+    """A request that is stored already. One that notified nobody has no id, and no reports but its decisions."""
 
     id: int | None
     received_at: datetime
     is_answered: bool
     decided: bytes | None
+    reports: bytes | None = None
 
 
 class Known(NamedTuple):
@@ -299,7 +302,7 @@ _FIND_KNOWN: LiteralString = f"""
     WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 _FIND_REQUESTS: LiteralString = f"""
-    SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided
+    SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided, reports
     FROM notifications_notificationrequest
     WHERE bridge = %(bridge)s AND request_key = ANY (%(keys)b::bytea[]) AND ended_on >= %(since)s
 """
@@ -440,7 +443,6 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
         push,
         state=(State.RETRYING if is_later else State.PENDING).value,
         collapse_id=push.collapse_id or hashlib.sha256(request_key).digest()[:16],
-        report=Notification.Reports.SUCCESS.value,
     )
     return NewRequest(
         request_key=request_key,
@@ -449,6 +451,7 @@ def push_request(push: NewNotification, *, sender: bytes, now: datetime) -> NewR
         sender_digest=keyring().digest(Purpose.SENDER, sender),
         message_id=b"",
         answered_at=now,
+        reports=bytes([SUCCESS]),
         notifications=[notification],
     )
 

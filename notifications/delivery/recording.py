@@ -37,13 +37,11 @@ from notifications.rules.policy import (
     is_contact,
     is_failure_of_push,
     may_help_to_drop_payload,
-    report_error,
     retry_at,
     retry_base_seconds,
     retry_max_seconds,
     unproven_retry_at,
 )
-from notifications.rules.reports import REPORTS
 from notifications.rules.transitions import ending
 from registrations import routes
 from registrations.token_types import platform_of
@@ -55,11 +53,6 @@ FINISHED_BY = {
     Outcome.DELIVERED: State.DELIVERED,
     Outcome.DEAD: State.DEAD_TOKEN,
     Outcome.PAYLOAD: State.UNDELIVERABLE,
-}
-# The report that is fixed with each of these ends, whichever attempt decided it.
-REPORTED: dict[str, str] = {
-    state: REPORTS[report_error(is_token_dead=state is State.DEAD_TOKEN)].value
-    for state in (*FINISHED_BY.values(), State.UNCONFIRMED)
 }
 
 
@@ -79,14 +72,6 @@ class Change(NamedTuple):
     @property
     def is_token_dead(self) -> bool:
         return self.state == State.DEAD_TOKEN
-
-    @property
-    def request_id(self) -> int:
-        return self.claim.request_id
-
-    @property
-    def source_key(self) -> bytes:
-        return self.claim.source_key
 
     @property
     def ambiguous_count(self) -> int:
@@ -358,14 +343,13 @@ _FINISH: LiteralString = ending(
             AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
             AND (NOT {_of("given_up", "boolean")} OR {_HELD})""",
     _of("states", "text"),
-    report=f"coalesce(n.report, {_of('reports', 'text')})",
 )
 
 
 def _finish(changes: Sequence[Change], *, now: datetime) -> None:
-    """Write the ends of notifications and their reports. A report that is fixed already stays."""
-    rows = [(*_key(change), REPORTED[change.state], change.is_given_up) for change in changes]
-    for finished in write_rows(_FINISH, (*_KEY, "reports", "given_up"), rows, now=now, today=day_of(now)):
+    """Write the ends of notifications."""
+    rows = [(*_key(change), change.is_given_up) for change in changes]
+    for finished in write_rows(_FINISH, (*_KEY, "given_up"), rows, now=now, today=day_of(now)):
         count_returned(FINISHED, finished)
 
 

@@ -12,7 +12,7 @@ way count too, so that a queue which hangs is silent about everything.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import LiteralString, NamedTuple
@@ -39,11 +39,19 @@ READ_SINCE = timedelta(days=1)
 READ_EVERY_SECONDS = 10.0
 
 
-class Silence(NamedTuple):
-    """The end of the silence of a request."""
+class Waiting(NamedTuple):
+    """A request that this process has stored and that waits for its answer.
+
+    ``queues`` has the queue of each notification that succeeds without an attempt, unless the silence about it lasts
+    until the answer is due. ``full_queue_ids`` are those of these queues that had no capacity.
+    """
 
     request_id: int
     source_key: bytes
+    received_at: datetime
+    due_at: datetime
+    queues: Sequence[QueueKey] = ()
+    full_queue_ids: frozenset[int] = frozenset()
 
 
 class FirstAttempt:

@@ -4,31 +4,33 @@ Pushes are sent on the event loop of the process. A batch never waits for one.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
 from time import monotonic, time_ns
-from typing import LiteralString
+from typing import LiteralString, NamedTuple
 
 import structlog
 
-from kit.batches.batch import Batch, Step, Wakeup, Work, wake_peers
+from kit.batches.batch import LONG_AGO, Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.inflight import InFlight
 from kit.db.clock import clock
 from kit.metrics import count
 from kit.tracing import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change
-from notifications.delivery.settling import WaitingRequest, WaitingRequests, answer_ended, settle
-from notifications.delivery.silence import FirstAttempts, Silence, began
+from notifications.delivery.settling import Request
+from notifications.delivery.silence import FirstAttempts, Waiting, began
 from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import FINISHED, LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, postpone_first
+from notifications.rules.deadlines import GRACE
 
 log = structlog.get_logger(__name__)
 
@@ -39,10 +41,11 @@ QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
-class PushSends(InFlight[Done | Silence]):
+class PushSends(InFlight[Done | Waiting]):
     """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them.
 
-    Silences are among its sends, so that batches take the ends of silences just as they take results.
+    Silences are among its sends, so that batches take the ends of silences just as they take results. The end of a
+    silence is the request that waited for it.
     """
 
     def __init__(
@@ -55,13 +58,13 @@ class PushSends(InFlight[Done | Silence]):
         self.recording_seconds = 0.0  # the time that it took to record the last result which came alone
         self._sent_at = self._sent_before = float("-inf")  # monotonic; when the last two batches of pushes were sent
 
-    def send(self, claims: Sequence[Claim], silent: Sequence[WaitingRequest] = ()) -> None:
+    def send(self, claims: Sequence[Claim], silent: Sequence[Waiting] = ()) -> None:
         """Start sending, and the silences of these requests, after the commit that wrote them.
 
         Without a known attempt that a silence could last as long as, it lasts until the answer is due.
         """
-        self._first_attempts.learn([queue for request in silent for queue in request.silent_queues or ()])
-        timed = [request for request in silent if self._first_attempts.know(request.silent_queues or ())]
+        self._first_attempts.learn([queue for request in silent for queue in request.queues])
+        timed = [request for request in silent if self._first_attempts.know(request.queues)]
         if claims or timed:
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
@@ -105,16 +108,15 @@ class PushSends(InFlight[Done | Silence]):
         self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
-    async def _be_silent(self, request: WaitingRequest, since: float) -> Silence:
+    async def _be_silent(self, request: Waiting, since: float) -> Waiting:
         """Wait as long as pushes would take. The end of a silence that comes alone is recorded sooner than a result."""
-        waiting_for = request.silent_queues or ()
         try:
-            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in waiting_for))
+            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in request.queues))
             if self.under_way == 1:
                 await asyncio.sleep(self.recording_seconds)
         except asyncio.CancelledError:
             log.info("silence_cut_off")  # the answer was due long ago
-        return Silence(request.request_id, request.source_key)
+        return request
 
 
 async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
@@ -145,7 +147,7 @@ def _attributes(claim: Claim, result: Result) -> dict[str, object]:
 
 
 class Delivery:
-    """The state that the steps of a process share: pushes under way, their limits, and waiting requests."""
+    """The state that the steps of a process share: pushes under way, their limits, and when answers are due."""
 
     def __init__(
         self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, *, lease: timedelta, limits: ConcurrencyLimits
@@ -153,24 +155,39 @@ class Delivery:
         self.lease = lease
         self.limits = limits
         self.sends = PushSends(gateway_for, wakeup, self.limits, lease=lease)
-        self.waiting = WaitingRequests()
-        self._held_up: list[WaitingRequest] = []  # silent ones whose queue had no capacity
+        # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
+        self.due: defaultdict[datetime, set[int]] = defaultdict(set)
+        self._held_up: list[Waiting] = []  # silent ones whose queue had no capacity
 
-    def accepted(self, claims: Sequence[Claim], requests: Sequence[WaitingRequest]) -> None:
+    def accepted(self, claims: Sequence[Claim], requests: Sequence[Waiting]) -> None:
         """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
         self.limits.keep()
-        silent = [request for request in requests if request.silent_queues]
+        silent = [request for request in requests if request.queues]
         self.sends.send(claims, [request for request in silent if not request.full_queue_ids])
-        self.waiting.add(requests)
+        for request in requests:
+            self.due[request.due_at].add(request.request_id)
         self._held_up += [request for request in silent if request.full_queue_ids]
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
         self.leave_to_others()
 
     def begin_silences(self) -> None:
         """Begin the silences that a full queue held up, once no push waits there: theirs would have gone out by now."""
-        waiting = [request for request in self._held_up if self.waiting.has(request)]
+        waiting = [request for request in self._held_up if request.request_id in self.due.get(request.due_at, ())]
         self._held_up = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
         self.sends.send((), [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
+
+    def answered(self, requests: Iterable[Request]) -> None:
+        """Forget when the answers to these requests were due."""
+        for request in requests:
+            ids = self.due.get(request.reply_due_at, set())
+            ids.discard(request.id)
+            if not ids:
+                self.due.pop(request.reply_due_at, None)
+
+    def forget_due(self, until: datetime) -> None:
+        """Forget the answers that were due until then. What others had locked is left to them."""
+        for at in [at for at in self.due if at <= until]:
+            del self.due[at]
 
     def leave_to_others(self) -> None:
         """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
@@ -184,7 +201,7 @@ class Delivery:
         that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
         notifications.
         """
-        return [Results(self), Settling(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
+        return [Results(self), Deadlines(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
 
 
 def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
@@ -278,8 +295,15 @@ class Counting(Step):
         self._counts.keep(decided)
 
 
+class Recorded(NamedTuple):
+    """What a batch took of results and ended silences, and the requests that it answered."""
+
+    taken: Sequence[Done | Waiting] = ()
+    answered: Sequence[Request] = ()
+
+
 class Results(Step):
-    """Records the results of the gateways."""
+    """Records the results of the gateways, and answers the requests whose last result is among them."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -290,32 +314,35 @@ class Results(Step):
     def is_under_way(self) -> bool:
         return self._delivery.sends.under_way > 0
 
-    def work(self, batch: Batch) -> Work[Sequence[Done | Silence]]:
+    def work(self, batch: Batch) -> Work[Recorded]:
         batch.taken = taken = self._delivery.sends.peek(batch.limit)
-        # The request whose last result this is can then be answered in the same commit.
-        recorded = iter(self._record(_results(taken), now=batch.now))
-        self._delivery.waiting.note([each if isinstance(each, Silence) else next(recorded) for each in taken])
-        return Work(taken, is_more_left=len(taken) == batch.limit)
+        results, silences = _results(taken), [each for each in taken if isinstance(each, Waiting)]
+        locked = settling.lock([c.request_id for c, _ in results] + [silence.request_id for silence in silences])
+        changes = self._record(results, now=batch.now)
+        requests = settling.note(locked, changes, silences)
+        # An answer that fails must not cost a result, whose push would be sent again. So it waits for its deadline.
+        complete = [request for request in requests if request.is_complete and batch.limit > 1]
+        settling.keep(set(requests) - {*locked, *complete})
+        answers = settling.answer(complete, now=batch.now)
+        _trace(results, answers)
+        return Work(Recorded(taken, complete), answers, is_more_left=len(taken) == batch.limit)
 
     def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Change]:
         if not results:
             return ()
-        note((claim.source_key, {"outcome": result.outcome.value}) for claim, result in results)
         since = monotonic()
         recorded = recording.record(results, reach=self._delivery.limits.reach, now=now)
         if len(results) == 1:
             self._delivery.sends.recording_seconds = monotonic() - since
         return recorded
 
-    def committed(self, decided: Sequence[Done | Silence]) -> None:
-        results = _results(decided)
-        self._delivery.sends.recorded(len(decided))
+    def committed(self, decided: Recorded) -> None:
+        results = _results(decided.taken)
+        self._delivery.sends.recorded(len(decided.taken))
+        self._delivery.answered(decided.answered)
         recording.end_halts(results, now=clock.now())
         self._delivery.sends.refresh_gateways(claim for claim, _ in results)
         self._delivery.leave_to_others()
-
-    def rolled_back(self, batch: Batch) -> None:
-        self._delivery.waiting.mark_ambiguous(claim.request_id for claim, _ in _results(batch.taken))
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""
@@ -327,62 +354,67 @@ class Results(Step):
         self._delivery.sends.again(len(batch.taken))
 
 
-def _results(taken: Iterable[Done | Silence]) -> list[Done]:
+def _trace(results: Iterable[Done], answers: Iterable[Answer]) -> None:
+    """Note results, and the answers that follow from them, in the traces of their requests."""
+    notes: dict[bytes, dict[str, object]] = {c.source_key: {"outcome": r.outcome.value} for c, r in results}
+    for answer in answers:
+        notes.setdefault(answer.source_key, {})["count"] = len(answer.reports)
+    note(notes.items())
+
+
+def _results(taken: Iterable[Done | Waiting]) -> list[Done]:
     """Return the results of pushes among what a batch took."""
-    return [each for each in taken if not isinstance(each, Silence)]
+    return [each for each in taken if not isinstance(each, Waiting)]
 
 
-class Settling(Step):
-    """Answers the requests of this process: those whose results are known, and those whose answer is due."""
+class Answering(Step):
+    """Answers requests that are due, with the results so far."""
+
+    def take(self, batch: Batch) -> list[Request]:
+        """Lock requests that are due, and return them."""
+        raise NotImplementedError
+
+    def work(self, batch: Batch) -> Work[datetime]:
+        """Decide until when all is answered."""
+        due = self.take(batch)
+        is_more_left = len(due) == batch.limit
+        answers = traced(settling.answer(due, now=batch.now))
+        return Work(LONG_AGO if is_more_left else batch.now, answers, is_more_left=is_more_left)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Close the request without an answer. The sender repeats it."""
+        super().quarantine(error, batch)
+        settling.answer(self.take(batch), now=batch.now)
+
+
+class Deadlines(Answering):
+    """Answers the requests of this process. It keeps their times, and looks for the rows when one has come."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def next_at(self) -> float | None:
-        waiting = self._delivery.waiting
-        if waiting.has_ready():
-            return 0.0
-        due_at = waiting.next_due_at()
+        due_at = min(self._delivery.due, default=None)
         return None if due_at is None else monotonic() + (due_at - clock.now()).total_seconds()
 
     def is_under_way(self) -> bool:
-        return self._delivery.waiting.next_due_at() is not None
+        return bool(self._delivery.due)
 
-    def work(self, batch: Batch) -> Work[list[int]]:
-        ready = self._delivery.waiting.ready(batch.limit)
-        overdue = self._delivery.waiting.overdue(batch.limit, now=batch.now)
-        due = (*overdue, *ready)
-        open_ids = [request.request_id for request in due if request.positions or request.is_open]
-        ended = [request for request in due if not (request.positions or request.is_open)]
-        answers = answer_ended(ended, now=batch.now) + (settle(open_ids, now=batch.now) if open_ids else [])
-        # The order of the answers would tell, too, how their requests were decided.
-        order = {request.source_key: place for place, request in enumerate(due)}
-        answers.sort(key=lambda answer: order.get(answer.source_key, 0))
-        return Work([request.request_id for request in due], traced(answers))
+    def take(self, batch: Batch) -> list[Request]:
+        first = min(self._delivery.due, default=batch.now)
+        return settling.take_due(batch.now, limit=batch.limit, nothing_before=first)
 
-    def committed(self, decided: list[int]) -> None:
-        self._delivery.waiting.forget(decided)
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Forget the request, so that the step `Overdue` answers it."""
-        super().quarantine(error, batch)
-        waiting = self._delivery.waiting
-        waiting.forget([request.request_id for request in (*waiting.ready(1), *waiting.overdue(1, now=batch.now))])
+    def committed(self, decided: datetime) -> None:
+        self._delivery.forget_due(decided)
 
 
-class Overdue(Step):
-    """Answers requests that the accepting worker did not answer in time."""
+class Overdue(Answering):
+    """Answers requests that the accepting process did not answer in time."""
 
     waits: LiteralString = settling.OVERDUE
     oldest: LiteralString = settling.OLDEST_REPLY_DUE
 
-    def work(self, batch: Batch) -> Work[None]:
-        times = {"now": batch.now, "nothing_before": batch.nothing_before}
-        ids = settling.overdue_requests(limit=batch.limit, **times)
-        count(LEFT_BEHIND, {("requests",): len(ids)})
-        return Work(None, traced(settle(ids, now=batch.now)), is_more_left=len(ids) == batch.limit)
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Close the request without an answer. The sender repeats it."""
-        super().quarantine(error, batch)
-        settling.give_up_first(now=batch.now, nothing_before=batch.nothing_before)
+    def take(self, batch: Batch) -> list[Request]:
+        due = settling.take_due(batch.now - GRACE, limit=batch.limit, nothing_before=batch.nothing_before)
+        count(LEFT_BEHIND, {("requests",): len(due)})
+        return due

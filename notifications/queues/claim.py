@@ -41,6 +41,7 @@ class Claim:
 
     notification_id: int
     request_id: int
+    position: int
     route_id: int
     route_generation: int
     created_at: datetime
@@ -87,6 +88,7 @@ class Due(NamedTuple):
     queue_id: int
     next_attempt_at: datetime
     request_id: int
+    position: int
     type: int
     public_key_hash: bytes
     chat_id: bytes | None
@@ -123,8 +125,8 @@ _TAKE_DUE: LiteralString = f"""
         ) AS first
         LIMIT %(queues_at_once)s
     )
-    SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.type, n.public_key_hash, n.chat_id, n.message,
-           n.collapse_id, n.grade, n.wake, n.payload_dropped,
+    SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.position, n.type, n.public_key_hash, n.chat_id,
+           n.message, n.collapse_id, n.grade, n.wake, n.payload_dropped,
            n.attempt_count, n.ambiguous_count, n.created_at, n.unsent_since, n.expires_at,
            route.id, route.state, route.generation, route.token_type, route.app_topic, route.address_encrypted,
            route.gateway, route.address_digest,
@@ -399,6 +401,7 @@ def _claim(due: Due, address: bytes, queue: QueueKey, slot: Slot, *, is_probe: b
     return Claim(
         notification_id=due.notification_id,
         request_id=due.request_id,
+        position=due.position,
         route_id=due.route_id,
         route_generation=due.route_generation,
         created_at=due.created_at,

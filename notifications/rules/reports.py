@@ -1,13 +1,15 @@
 """Reports to senders about their notifications, and how they are stored.
 
-A notification that is delivered has a row with its report. One that is decided at once has no row, because anybody may
-send a hundred of them at a time. It is stored in its request's row, in two bytes for each position of the request. The
-first byte is the verdict, or 0 where there is a row or no report at all. The second is the type, or 0 where that does
-not fit. After all verdicts follow their reasons, the wish or the limit, again in two bytes for each position: 0, and
-the reason.
+All reports of a request stand in its row, in one byte for each position of the request: 0 where there is none at all,
+or 1 and the error on the wire. Until the answer is fixed, a byte may say why the report is not known: see `MISSING`.
 
-The key hash and the installation of such a position are those of the request itself. A repeat brings them along. Until
-the answer is fixed they are stored, for another worker that may have to answer.
+A notification that is decided at once has no row, because anybody may send a hundred of them at a time. The decision is
+stored in its request's row, in two bytes for each position of the request. The first byte is the verdict, or 0 where
+there is a row or no report at all. The second is the type, or 0 where that does not fit. After all verdicts follow
+their reasons, the wish or the limit, again in two bytes for each position: 0, and the reason.
+
+The key hashes and the installations are those of the request itself. A repeat brings them along. Until the answer is
+fixed they are stored, for whichever worker answers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +18,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from notifications.messages import PushLimit, PushNotification, Report, ReportError
-from notifications.models import Notification
+from notifications.models import EndedNotification, Notification
 from notifications.rules.policy import Verdict, Wish
 
 # The only mapping between stored reports and wire values.
@@ -28,6 +30,12 @@ REPORT_ERRORS = {
 }
 
 REPORTS = {error: report for report, error in REPORT_ERRORS.items()}
+
+# Bytes of reports that are not known yet. Unless the token is dead by then, they are answered as successes.
+MISSING = 0x80  # it waits for the first attempt
+SILENT = 0x81  # it waits as long as a first attempt would take: see `delivery.silence`
+TRIED = 0x82  # an attempt failed for now, so the request waits no longer for this one
+SUCCESS = 1 + ReportError.NONE
 
 # The byte of each verdict in the database. A number is never reused.
 CODES = {
@@ -110,12 +118,21 @@ def pack_names(notifications: Iterable[PushNotification]) -> bytes:
     return b"".join(len(part).to_bytes(LENGTH_BYTES) + part for part in parts)
 
 
-def unpack_reports(packed: bytes | None, names: bytes | None) -> dict[int, Report]:
-    """Return the reports of the decisions made at once, by their position in the request."""
-    decided = unpack(packed)
-    parts = list(_parts(names or b""))
-    named = zip(decided, parts[::2], parts[1::2], strict=True)
-    return {d.position: _report(key_hash, installation.decode(), d.error) for d, key_hash, installation in named}
+def pack_reports(reports: Mapping[int, int]) -> bytes:
+    """Return the bytes of these reports, which are given by their position in the request."""
+    return bytes(reports.get(position, 0) for position in range(max(reports, default=-1) + 1))
+
+
+def unpack_reports(packed: bytes, names: bytes) -> tuple[Report, ...]:
+    """Return the reports of a request in its order. Those that are still missing count as success."""
+    parts = list(_parts(names))
+    named = zip(errors_of(as_answered(packed)).values(), parts[::2], parts[1::2], strict=True)
+    return tuple(_report(key_hash, installation.decode(), error) for error, key_hash, installation in named)
+
+
+def as_answered(packed: bytes) -> bytes:
+    """Return the bytes of reports as they are answered: those that are not known are successes."""
+    return bytes(SUCCESS if code >= MISSING else code for code in packed)
 
 
 def _parts(packed: bytes) -> Iterator[bytes]:
@@ -130,11 +147,6 @@ def _report(public_key_hash: bytes, installation_id: str, error: ReportError) ->
     return Report(public_key_hash, installation_id, success=error is ReportError.NONE, error=error)
 
 
-def report_of(public_key_hash: bytes, installation_id: str, report: str | None) -> Report:
-    """Return the report of a notification whose answer is fixed."""
-    return _report(public_key_hash, installation_id, REPORT_ERRORS[Notification.Reports(report or "")])
-
-
 def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, ReportError]) -> tuple[Report, ...]:
     """Return the reports of a repeated request, given the earlier error of each of its positions."""
     return tuple(
@@ -144,18 +156,23 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
     )
 
 
-def errors_of(decided: bytes | None) -> dict[int, ReportError]:
+def errors_of(reports: bytes) -> dict[int, ReportError]:
+    """Return the reported error of each position of a request that was answered."""
+    return {position: ReportError(code - 1) for position, code in enumerate(reports) if code}
+
+
+def errors_decided(decided: bytes | None) -> dict[int, ReportError]:
     """Return the reported error of each position that was decided at once."""
     return {one.position: one.error for one in unpack(decided)}
 
 
 def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
-    """Return the reported error of each position of these requests, which are given with their packed decisions.
+    """Return the reported error of each position of requests that a server answered which stored no reports with them.
 
-    None of their notifications ended before the day ``since``.
+    The requests are given with their packed decisions. None of their notifications ended before the day ``since``.
     """
-    errors = {request_id: errors_of(packed) for request_id, packed in decided.items()}
-    fixed = Notification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
+    errors = {request_id: errors_decided(packed) for request_id, packed in decided.items()}
+    fixed = EndedNotification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
     for request_id, position, report in fixed.values_list("request", "position", "report"):
         errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]
     return errors

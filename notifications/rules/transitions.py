@@ -29,18 +29,17 @@ def ending(
     where: LiteralString,
     state: LiteralString,
     *,
-    report: LiteralString = "report",
     first: LiteralString = "",
     returning: LiteralString = "state",
 ) -> LiteralString:
     """Return the statement that ends the open notifications ``n`` for which a condition holds.
 
-    ``state`` and ``report`` are expressions, and ``first`` is another part of its WITH. It needs ``now`` and ``today``.
+    ``state`` is an expression, and ``first`` is another part of its WITH. It needs ``now`` and ``today``.
     """
     return f"""
         WITH {first} over AS (DELETE FROM notifications_opennotification AS n WHERE {where} RETURNING *)
-        INSERT INTO notifications_endednotification ({NOTIFICATION}, state, report, finished_at, ended_on)
-        SELECT {NOTIFICATION}, {state}, {report}, %(now)s, %(today)s FROM over AS n
+        INSERT INTO notifications_endednotification ({NOTIFICATION}, state, finished_at, ended_on)
+        SELECT {NOTIFICATION}, {state}, %(now)s, %(today)s FROM over AS n
         RETURNING {returning}
     """
 

@@ -1,17 +1,17 @@
-"""Tests of answering: by the process that holds the request in memory, from stored rows, or by another worker."""
+"""Tests of answering: with the last result, at the deadline, or by another worker."""
 
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from kit.batches.batch import Step, Work, Worker
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
-from notifications.messages import ChannelKey, Outcome, PushNotification, PushRequest, ReportError, Result
-from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from tests.rig.delivering import APP, DeliveryProcess, Gate, LockedStep, RecordingGateway, make_due, prove
+from notifications.messages import Outcome, PushNotification, PushRequest, ReportError
+from notifications.models import Attempt, Notification, NotificationRequest
+from tests.rig.delivering import DeliveryProcess, Gate, make_due
 from tests.rig.rows import make_registration, make_route
 from tests.rig.server import wait_until
 from tests.rig.statements import at_once
@@ -83,7 +83,7 @@ def process():
     return AnsweringProcess()
 
 
-# From memory ----------------------------------------------------------------------------------------------------------
+# At the deadline ------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_is_answered_when_it_is_due_with_the_results_so_far(settings):
@@ -103,23 +103,6 @@ def test_a_request_is_answered_when_it_is_due_with_the_results_so_far(settings):
 
 
 # When something goes wrong --------------------------------------------------------------------------------------------
-
-
-def test_after_a_failed_batch_the_answer_is_what_is_stored():
-    """The batch found a token dead. Earlier, enough deaths were stored elsewhere that none is believed any more."""
-    prove(ChannelKey(1, APP))
-    process = AnsweringProcess(RecordingGateway(lambda _: Result(Outcome.DEAD, "BadDeviceToken", is_guarded=True)))
-    last = LockedStep()
-    process.worker = Worker([*process.delivery.steps(), process.bridge, last], process.wakeup)
-    process.ask(make_phone(token_type=1, app_topic=APP))
-    with pytest.raises(OperationalError):
-        process.process_results()
-    assert Notification.objects.get().state == "in_flight"
-    last.is_locked = False
-    Channel.objects.update(deaths_distrusted_since=timezone.now())
-    process.bridge.answers.clear()
-    process.process_batch()
-    assert (Notification.objects.get().state, process.bridge.reported()) == ("retrying", {b"k": [SUCCESS]})
 
 
 def test_a_request_that_cannot_be_answered_stops_no_other_and_is_closed(process):

@@ -10,13 +10,14 @@ import pytest
 from django.db import OperationalError, transaction
 
 from kit.db.partitions import UNDER_WAY
+from notifications.delivery import settling
 from notifications.delivery.recording import FINISHED_BY, take_up_lost
-from notifications.delivery.settling import settle
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
-from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification
+from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification, OpenRequest
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
+from notifications.rules.reports import MISSING
 from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import (
@@ -35,9 +36,10 @@ from tests.rig.delivering import (
     prove,
     record,
     send,
+    settle,
     take,
 )
-from tests.rig.rows import make_notification, make_registration, make_request, make_route
+from tests.rig.rows import end_open, make_notification, make_registration, make_request, make_route
 from tests.rig.statements import at_once, other_session
 
 State = Notification.State
@@ -286,7 +288,7 @@ def test_eight_failures_while_the_same_gateway_delivers_others_end_a_push(case, 
         fail(notification, now=NOW + timedelta(minutes=minutes), **case)
     row = fresh(notification)
     assert (row.state, row.attempt_count, Attempt.objects.filter(is_counted=True).count()) == (state, 8, counted)
-    assert state == State.RETRYING or (row.report, row.message) == ("success", None)
+    assert state == State.RETRYING or row.message is None
 
 
 def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
@@ -450,26 +452,47 @@ SUCCESS, NOT_REGISTERED = (True, ReportError.NONE), (False, ReportError.NOT_REGI
 
 
 @pytest.mark.parametrize(
-    ("state", "report"),
-    [
-        (State.DELIVERED, SUCCESS),
-        (State.RETRYING, SUCCESS),
-        (State.AMBIGUOUS, SUCCESS),
-        (State.UNCONFIRMED, SUCCESS),
-        (State.UNDELIVERABLE, SUCCESS),
-        (State.EXPIRED, SUCCESS),
-        (State.WITHDRAWN, SUCCESS),
-        (State.DEAD_TOKEN, NOT_REGISTERED),
-    ],
+    ("outcome", "report"), [(o, NOT_REGISTERED if o is Outcome.DEAD else SUCCESS) for o in Outcome]
 )
-def test_answers_as_soon_as_every_notification_was_tried_once(state, report):
-    request = make_waiting(state, State.DELIVERED)
-    [answer] = settle([request.pk], now=NOW)
-    assert reported(answer) == [report, SUCCESS]
+def test_answers_as_soon_as_every_notification_was_tried_once(outcome, report):
+    request = make_request(at=NOW)
+    for position in range(2):
+        make_due(request=request, position=position, at=NOW)
+    first, last = [(claim, Result(outcome)) for claim in take()]
+    assert answered(first) == []
+    assert answered(first) == []  # nobody knows whether it was committed
+    [answer] = answered(last)
+    assert reported(answer) == [report, report]
     assert (answer.bridge, answer.reply_address) == ("waku", bytes(request.reply_address))
     assert (answer.source_key, answer.message_id) == (bytes(request.source_key), bytes(request.message_id))
     row = fresh(request)
     assert (row.state, row.reply_address, row.answered_at) == (NotificationRequest.State.ANSWERED, None, NOW)
+
+
+def answered(*results):
+    """Record results, and return the answers of requests that they complete."""
+    locked = settling.lock(claim.request_id for claim, _ in results)
+    noted = settling.note(locked, record(results), ())
+    settling.keep(noted)
+    return settle([request.id for request in noted])
+
+
+def test_a_result_is_no_report_of_a_request_that_got_its_id_after_a_fail_over():
+    make_due(request=make_request(at=NOW), at=NOW)
+    [held] = take()
+    assert answered((replace(held, created_at=NOW - timedelta(seconds=1)), Result(Outcome.DELIVERED))) == []
+    assert bytes(OpenRequest.objects.get().reports) == bytes([MISSING])
+
+
+@pytest.mark.parametrize(
+    ("state", "report"), [(State.EXPIRED, SUCCESS), (State.WITHDRAWN, SUCCESS), (State.DEAD_TOKEN, NOT_REGISTERED)]
+)
+def test_what_ends_without_an_attempt_is_answered_at_the_deadline(state, report):
+    request = make_waiting(State.PENDING)
+    end_open(state, at=NOW)
+    assert settle([request.pk], now=NOW) == []
+    [answer] = settle([request.pk], now=request.reply_due_at)
+    assert reported(answer) == [report]
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.IN_FLIGHT])
@@ -491,10 +514,10 @@ def test_waits_for_a_first_attempt_until_the_deadline(state):
     ],
 )
 def test_a_notification_for_a_disabled_address_is_reported_as_dead(state, report):
-    request = make_waiting(state)
-    OpenNotification.objects.update(route=make_route(state=Route.State.DISABLED))
+    request = make_waiting(state, State.PENDING)
+    OpenNotification.objects.filter(position=0).update(route=make_route(state=Route.State.DISABLED))
     [answer] = settle([request.pk], now=request.reply_due_at)
-    assert reported(answer) == [report]
+    assert reported(answer) == [report, SUCCESS]
 
 
 def test_every_outcome_either_ends_a_notification_or_schedules_another_attempt():

@@ -165,7 +165,8 @@ def notifications(hours: Hours) -> str:
     """
     return f"""
         SELECT {_hour("n.created_at")}, {sql_platform("route.token_type")},
-            {_app_topic("route.token_type", "route.app_topic")}, request.bridge, n.state, coalesce(n.report, '')
+            {_app_topic("route.token_type", "route.app_topic")}, request.bridge, n.state,
+            coalesce({_REPORT}, n.report, '')
         FROM {table(Notification)} n
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
@@ -178,6 +179,10 @@ def notifications(hours: Hours) -> str:
         FROM {table(RefusedHour)} CROSS JOIN generate_series(1, count) WHERE {_in("begin_at", hours)}"""
 
 
+# The report of a notification stands in the row of its request, at its position (`reports`). Requests that an earlier
+# release answered have none, and the view reads it elsewhere.
+_CODES = " ".join(f"WHEN '{1 + error:02x}' THEN '{report.value}'" for error, report in REPORTS.items())
+_REPORT = f"CASE encode(substr(request.reports, n.position + 1, 1), 'hex') {_CODES} END"
 # Notifications decided at once have no rows. Their verdicts stand in the row of the request (`reports`), one at each
 # place of `decided`. Those of refused requests are counted only.
 _PLACES = f"generate_series(0, length(request.decided) / {BYTES_EACH} - 1) place"

@@ -44,7 +44,7 @@ from waku_bridge.messages import WakuMessage
 
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
 # Spans of a request, in order, from the bridge, the worker's batches and its event loop.
-WAY = ["read", "Inbox", "send", "Results", "Settling", "Recording", "publish", "confirm", "SentReplies"]
+WAY = ["read", "Inbox", "send", "Results", "Recording", "publish", "confirm", "SentReplies"]
 # Columns that identify somebody, though not all of them are secret.
 NAMES = """
     SELECT public_key_hash FROM registrations_registration

@@ -17,11 +17,11 @@ from django.utils import timezone
 
 from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
 from notifications.acceptance.acceptance import Sending
-from notifications.delivery import recording
+from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import Gateway
-from notifications.messages import ChannelKey, Outcome, Push, Result
+from notifications.messages import Answer, ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits
@@ -232,6 +232,12 @@ def due_ids(*, now=NOW, limits=None) -> list[int]:
         ids = [held.notification_id for held in take(now=now, limits=limits)]
         transaction.set_rollback(True)
     return ids
+
+
+def settle(request_ids: Iterable[int], *, now: datetime = NOW) -> list[Answer]:
+    """Answer those of these requests that can be answered, as a batch does."""
+    locked = settling.lock(request_ids)
+    return settling.answer([each for each in locked if each.is_complete or each.reply_due_at <= now], now=now)
 
 
 def record(results: Sequence[Done], *, now=NOW, reach: Reach | None = None) -> list[Change]:

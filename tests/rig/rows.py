@@ -32,7 +32,7 @@ from django.utils import timezone
 from kit.db.partitions import day_of
 from kit.db.statements import fetch, new_ids
 from notifications.gateways.gorush.models import UnknownGatewayError
-from notifications.messages import QueueKey
+from notifications.messages import PushNotification, QueueKey, ReportError
 from notifications.models import (
     AnsweredRequest,
     Attempt,
@@ -47,7 +47,7 @@ from notifications.models import (
     OpenRequest,
 )
 from notifications.queues import queues
-from notifications.rules.reports import Decided, pack
+from notifications.rules.reports import MISSING, TRIED, Decided, pack, pack_names
 from notifications.rules.transitions import ending
 from registrations.encryption import Purpose, keyring
 from registrations.messages import TokenType, identity_of
@@ -97,6 +97,8 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
         "state": NotificationRequest.State.WAITING,
         "reply_address": b"\x02" + secrets.token_bytes(32) + PUBSUB_TOPIC.encode(),
         "reply_due_at": at + timedelta(seconds=2),
+        "reports": b"",
+        "names": b"",
     },
     Notification: lambda at: {
         "state": Notification.State.PENDING,
@@ -141,8 +143,23 @@ def make(model: type[M], *, at: datetime | None = None, **fields: Any) -> M:
     table = BEHIND[model][is_over]
     names = {name for field in table._meta.concrete_fields for name in (field.name, field.attname)}
     stored = table._default_manager.create(**{name: value for name, value in row.items() if name in names})
+    if model is Notification:
+        _note_in_request(stored)
     shown = [field.attname for field in model._meta.concrete_fields if field.attname in names]
     return model.from_db(stored._state.db, shown, [getattr(stored, name) for name in shown])
+
+
+def _note_in_request(row: OpenNotification | EndedNotification) -> None:
+    """Put the report of a notification, and its recipient, into its request, as far as both wait."""
+    is_untried = row.state == "pending" or (row.state == "in_flight" and row.attempt_count < 2)
+    is_open = row.state in {"in_flight", "retrying", "ambiguous"}
+    error = ReportError.NOT_REGISTERED if row.state == "dead_token" else ReportError.NONE
+    code = MISSING if is_untried else TRIED if is_open else 1 + error
+    names = pack_names([PushNotification(bytes(row.public_key_hash), row.installation_id, "", 1)])
+    for request in OpenRequest.objects.filter(pk=row.request_id):
+        request.reports = bytes(request.reports).ljust(row.position, b"\0") + bytes([code])
+        request.names = bytes(request.names) + names
+        request.save()
 
 
 def new_attempt_id() -> int:

@@ -46,6 +46,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0012_open_notifications"): POSTPONED,
     ("notifications", "0013_attempts_with_results"): POSTPONED,
     ("notifications", "0014_one_table_of_halts"): POSTPONED,
+    ("notifications", "0015_reports_in_requests"): POSTPONED,
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
 }
 

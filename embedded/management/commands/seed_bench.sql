@@ -168,9 +168,10 @@ CREATE TEMP VIEW made_requests AS
     LATERAL (SELECT pg_temp.requested_at(n) AS at) r;
 
 INSERT INTO notifications_openrequest (id, bridge, request_key, message_id, source_key, sender_digest, received_at,
-    reply_due_at, reply_address)
+    reply_due_at, reply_address, reports, names)
     SELECT id, bridge, request_key, message_id, source_key, sender_digest, received_at, reply_due_at,
-    '\x02'::bytea || sha256(id::text::bytea) || '/waku/2/rs/16/32'::bytea FROM made_requests WHERE is_open;
+    '\x02'::bytea || sha256(id::text::bytea) || '/waku/2/rs/16/32'::bytea, '\x80',
+    '\x0000000000000000' FROM made_requests WHERE is_open;
 
 INSERT INTO notifications_answeredrequest (id, bridge, request_key, message_id, source_key, sender_digest, received_at,
     reply_due_at, answered_at, ended_on)
@@ -204,9 +205,9 @@ CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, 
     WHEN NOT is_open THEN at + pg_temp.chance(n, 17) * interval '0.1 milliseconds' END AS finished_at) e;
 
 INSERT INTO notifications_opennotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
-    route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
+    route_generation, state, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
     next_attempt_at, lease_until, created_at, expires_at, attempt_id, claimed_at, gateway)
-    SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state, report,
+    SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state,
     chat_id, message, payload_dropped, attempt_count, ambiguous_count, next_attempt_at, lease_until, created_at,
     expires_at, CASE state WHEN 'in_flight' THEN nextval('notifications_endedattempt_id_seq') END,
     CASE state WHEN 'in_flight' THEN now() END, 'gorush' FROM made_notifications WHERE is_open;

@@ -13,7 +13,6 @@ from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
-from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
 from notifications.models import (
     Attempt,
@@ -30,7 +29,7 @@ from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
-from tests.rig.delivering import APP, LEASE, prove, take
+from tests.rig.delivering import APP, LEASE, prove, settle, take
 from tests.rig.rows import end_open, make_attempt, make_notification, make_registration, make_route
 from tests.rig.statements import statements
 
@@ -167,7 +166,7 @@ def test_a_notification_that_is_suppressed_is_answered_later_and_keeps_its_reaso
         (Verdict.SUPPRESSED, 1, Wish.CHAT_MUTED),
         (Verdict.WRONG_TOKEN, 1, None),
     ]
-    assert (request.reply_address, request.decided_names) == (None, None)
+    assert (request.reply_address, request.names) == (None, None)
 
 
 @pytest.mark.requirement("SN6")
@@ -208,16 +207,16 @@ def test_a_request_with_one_push_that_is_delivered_or_hidden_is_kept_whole():
     assert not RefusedRequest.objects.exists()
 
 
-def test_a_worker_answers_for_another_one_with_all_reports_and_clears_the_refused_names():
+def test_a_worker_answers_for_another_one_with_all_reports_and_clears_the_names():
     make_recipient(ALICE)
     accepted = accept([incoming(push(NOBODY, installation_id="\u00fc"), push(), push(NOBODY))], now=NOW)
     request = NotificationRequest.objects.get()
-    assert NOBODY in bytes(request.decided_names)
+    assert NOBODY in bytes(request.names)
     [answer] = settled(accepted)
     assert reported(answer) == [NOT_REGISTERED, SUCCESS, NOT_REGISTERED]
     assert [report.installation_id for report in answer.reports] == ["\u00fc", UUID, UUID]
     request.refresh_from_db()
-    assert (request.decided_names, len(request.decided)) == (None, 6)
+    assert (request.names, len(request.decided)) == (None, 6)
 
 
 def test_a_hundred_refused_notifications_leave_one_row_of_two_bytes_each():

@@ -8,14 +8,13 @@ from django.utils import timezone
 
 from notifications.acceptance import acceptance
 from notifications.acceptance.tests.test_acceptance import NOW, TOKEN, accept, incoming, push
-from notifications.delivery.settling import settle
 from notifications.messages import ChannelKey, QueueKey, ReportError
-from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, Queue
+from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, OpenRequest, Queue
 from notifications.queues import halts, queues
 from notifications.queues.capacity import Admission, ConcurrencyLimits, Counts, limits_of
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import unpack
-from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove
+from notifications.rules.reports import MISSING, as_answered, errors_of, unpack
+from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove, settle
 from tests.rig.rows import make_registration, make_route
 
 APPLE, OTHER_APP, GOOGLE = ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, "")
@@ -79,8 +78,10 @@ def ask(*phones, limits=None, now=NOW, type_=1):
 
 def reported(accepted):
     """Return the errors of all reports that are known, whenever the sender hears of them."""
-    known = [report for each in (*accepted.answers, *accepted.waiting) for report in each.reports]
-    return [report.error for report in known if report]
+    waiting = OpenRequest.objects.filter(pk__in=[each.request_id for each in accepted.waiting]).order_by("pk")
+    known = [as_answered(bytes(request.reports).replace(bytes([MISSING]), b"")) for request in waiting]
+    answered = [report.error for answer in accepted.answers for report in answer.reports]
+    return answered + [error for reports in known for error in errors_of(reports).values()]
 
 
 def verdicts():
@@ -198,7 +199,7 @@ def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_is_answered_with_
     assert reported(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
     assert Notification.objects.filter(state=State.PENDING).count() == 3
     [ended] = Notification.objects.exclude(state=State.PENDING)
-    assert (ended.state, ended.report, ended.message, ended.next_attempt_at) == ("coalesced", "success", None, None)
+    assert (ended.state, ended.message, ended.next_attempt_at) == ("coalesced", None, None)
 
 
 def test_a_crowd_at_one_address_leaves_all_others_alone(settings):
@@ -247,6 +248,7 @@ def test_a_flood_of_one_phone_leaves_all_others_alone():
 
 def test_the_answer_about_a_wake_up_waits_for_no_attempt_of_it():
     phone = make_phone()
-    accepted = ask(*[phone] * 31)
-    assert [len(request.positions) for request in accepted.waiting] == [1] * 30 + [0]
+    ask(*[phone] * 31)
+    requests = OpenRequest.objects.order_by("pk")
+    assert [MISSING in bytes(request.reports) for request in requests] == [True] * 30 + [False]
     assert Attempt.objects.count() == 30

@@ -39,7 +39,6 @@ from tests.rig.rows import (
     make_halt,
     make_notification,
     make_registration,
-    make_request,
     make_route,
 )
 from tests.rig.statements import other_session
@@ -355,15 +354,3 @@ def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
     assert fresh(bad).lease_until > now
-
-
-def test_a_request_that_cannot_be_answered_stops_no_other_answer():
-    requests = [make_request(at=LONG_AGO) for _ in range(20)]
-    for request in requests:
-        make_notification(request=request, state=State.DELIVERED, next_attempt_at=None)
-    bad = requests[3]
-    refuse("notifications_endednotification", "UPDATE", f"NEW.request_id = {bad.pk}")
-    deliverer = DeliveryProcess()
-    deliverer.process_until(lambda: not type(bad).objects.filter(state="waiting").exists())
-    reported = Notification.objects.filter(report="success").values_list("request", flat=True)
-    assert set(reported) == {request.pk for request in requests if request != bad}

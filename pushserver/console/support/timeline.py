@@ -97,7 +97,7 @@ def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str
 def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a request, with the decisions that were made at once about its places."""
     pk = int(object_id) if is_number(object_id) else 0
-    asked = NotificationRequest.objects.defer("reply_address", "decided_names").filter(pk=pk).first()
+    asked = NotificationRequest.objects.defer("reply_address", "names").filter(pk=pk).first()
     if asked is None:
         messages.warning(request, NO_SUCH_NOTIFICATION)
         return HttpResponseRedirect(reverse("find"))
