@@ -40,7 +40,6 @@ from notifications.messages import (
     Answer,
     ChannelKey,
     NotificationType,
-    Push,
     PushLimit,
     PushNotification,
     PushRequest,
@@ -640,43 +639,38 @@ def _new_notification(draft: _Draft, arrived_at: datetime, *, lease_until: datet
 
 
 def _claim(request: _Request, draft: _Draft, *, now: datetime) -> Claim:
-    addressee = _addressee(draft)
+    addressee, notification = _addressee(draft), draft.notification
     assert draft.queue is not None and draft.slot is not None  # noqa: S101, PT018 - claimed
     return Claim(
-        notification_id=draft.id,
-        request_id=request.id,
-        position=draft.position,
-        route_id=addressee.route_id,
-        route_generation=addressee.route_generation,
-        attempt_id=draft.attempt_id,
-        created_at=now,
-        started_at=now,
-        ambiguous_count=0,
-        expires_at=expires_at(now),
-        gateway=addressee.gateway,
-        address_digest=addressee.address_digest,
-        push=_push(draft, addressee),
-        channel=addressee.channel,
-        queue=draft.queue,
-        slot=draft.slot,
-        unsent_since=request.incoming.arrived_at,
-        is_route_noted=bool(addressee.is_route_noted),
-        is_route_proven=addressee.is_route_proven,
-        source_key=request.incoming.source_key,
-    )
-
-
-def _push(draft: _Draft, addressee: Addressee) -> Push:
-    return Push(
         notification_id=draft.id,
         attempt_number=1,
         channel=addressee.channel,
         address=draft.address or b"",
-        type=draft.notification.type,
-        public_key_hash=draft.notification.public_key_hash,
-        chat_id=draft.notification.chat_id,
-        message=draft.notification.message,
+        type=notification.type,
+        public_key_hash=notification.public_key_hash,
+        chat_id=notification.chat_id,
+        message=notification.message,
         collapse_id=draft.collapse_id.hex(),
+        request_id=request.id,
+        position=draft.position,
+        queue_id=draft.queue_id,
+        created_at=now,
+        expires_at=expires_at(now),
+        due_at=now,
+        unsent_since=request.incoming.arrived_at,
+        route_id=addressee.route_id,
+        route_state=Route.State.ACTIVE,
+        route_generation=addressee.route_generation,
+        gateway=addressee.gateway,
+        address_encrypted=addressee.address_encrypted,
+        address_digest=addressee.address_digest,
+        is_route_noted=bool(addressee.is_route_noted),
+        is_route_proven=addressee.is_route_proven,
+        queue=draft.queue,
+        slot=draft.slot,
+        started_at=now,
+        attempt_id=draft.attempt_id,
+        source_key=request.incoming.source_key,
     )
 
 

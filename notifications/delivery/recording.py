@@ -187,7 +187,7 @@ def _write_attempts(results: Sequence[Done], *, now: datetime) -> None:
     )
     rows = [
         (
-            *(c.attempt_id, c.notification_id, bytes.fromhex(c.push.collapse_id), c.push.attempt_number, c.gateway),
+            *(c.attempt_id, c.notification_id, bytes.fromhex(c.collapse_id), c.attempt_number, c.gateway),
             *(*c.channel, c.is_probe, c.started_at, r.began_at, r.ended_at, _waited_ms(c, r)),
             *(r.latency_ms, r.outcome.value, r.code, r.error, r.is_guarded),
         )
@@ -303,7 +303,7 @@ def _give_up(claim: Claim) -> Change:
 def _change(
     claim: Claim, result: Result, proven: Collection[int], renewed: Collection[int], *, now: datetime
 ) -> Change:
-    if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim.push, result):
+    if result.outcome is Outcome.PAYLOAD and may_help_to_drop_payload(claim, result):
         return Change(claim, State.RETRYING, now, is_payload_dropped=True)
     if result.outcome is Outcome.DEAD and claim.route_id in renewed:
         return Change(claim, State.RETRYING, now)
@@ -321,10 +321,10 @@ def _change(
 
 def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: float, now: datetime) -> datetime:
     # The failure of a probe is one of its app, so the pause of its push does not grow.
-    count = 1 if claim.is_probe else claim.push.attempt_number
+    count = 1 if claim.is_probe else claim.attempt_number
     if claim.route_id not in proven and is_failure_of_push(result) and not claim.is_probe:
         left_seconds = (claim.expires_at - now).total_seconds()
-        return unproven_retry_at(now, claim.push.attempt_number, result, jitter=jitter, left_seconds=left_seconds)
+        return unproven_retry_at(now, claim.attempt_number, result, jitter=jitter, left_seconds=left_seconds)
     return retry_at(
         now,
         count,
@@ -379,8 +379,8 @@ _KEY = ("ids", "collapse_ids", "numbers", "states")
 
 
 def _key(change: Change) -> tuple[int, bytes, int, str]:
-    push = change.claim.push
-    return change.claim.notification_id, bytes.fromhex(push.collapse_id), push.attempt_number, str(change.state)
+    claim = change.claim
+    return claim.notification_id, bytes.fromhex(claim.collapse_id), claim.attempt_number, str(change.state)
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:

@@ -75,7 +75,7 @@ class FirstAttempts:
 
     def begin(self, claim: Claim) -> FirstAttempt | None:
         """Note that an attempt begins. Return None unless it is a first one, of a push that did not wait."""
-        if claim.push.attempt_number > 1 or claim.slot.is_backlog or claim.is_probe:
+        if claim.attempt_number > 1 or claim.slot.is_backlog or claim.is_probe:
             return None
         attempt = FirstAttempt(began(claim.started_at))
         self._of.setdefault(claim.queue, deque(maxlen=REMEMBERED)).append(attempt)

@@ -122,7 +122,7 @@ class PushSends(InFlight[Done | Waiting]):
 async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
     try:
         gateway = gateway_for(claim.gateway)
-        return gateway.find_fault(claim.push) or await gateway.send(claim.push)
+        return gateway.find_fault(claim) or await gateway.send(claim)
     except asyncio.CancelledError:
         return Result(Outcome.AMBIGUOUS, TIMEOUT)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
@@ -140,7 +140,7 @@ def _attributes(claim: Claim, result: Result) -> dict[str, object]:
     """Return the attributes of one push in the trace of its message."""
     return {
         "gateway": claim.gateway,
-        "attempt": claim.push.attempt_number,
+        "attempt": claim.attempt_number,
         "outcome": result.outcome.value,
         "code": result.code,
     }
@@ -261,7 +261,7 @@ class Due(Step):
             limits=delivery.limits,
             nothing_before=batch.nothing_before,
         )
-        note((each.source_key, {"attempt": each.push.attempt_number}) for each in claimed.claims)
+        note((each.source_key, {"attempt": each.attempt_number}) for each in claimed.claims)
         return Work(claimed, is_more_left=claimed.is_more_left)
 
     def committed(self, decided: Claimed) -> None:

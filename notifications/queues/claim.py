@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import LiteralString, NamedTuple
+from typing import Any, LiteralString
 
 import structlog
 
@@ -17,7 +17,7 @@ from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of
 from kit.db.statements import array_value, fetch, write_rows
 from kit.tracing import is_on
-from notifications.messages import ChannelKey, Push, QueueKey, Result, channel_key
+from notifications.messages import Push, QueueKey, Result, channel_key
 from notifications.models import Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
@@ -30,34 +30,40 @@ from registrations.models import Route
 
 log = structlog.get_logger(__name__)
 State = Notification.State
+NO_SLOT = Slot(UNSORTED)
+NOWHERE = QueueKey("", 0, None, is_proven=False)
 # Queues that one claim takes notifications from, at most. They are chosen at random from the open ones with something
 # due, so that workers do not all lock the heads of the same queues.
 QUEUES_AT_ONCE = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A notification that only this process sends until its lease ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Push):
+    """A push that is due, with its route; once it has a ``slot``, only this process sends it until its lease ends.
 
-    notification_id: int
+    ``address`` is empty until then, and ``attempt_number`` is that of the next attempt.
+    """
+
     request_id: int
     position: int
-    route_id: int
-    route_generation: int
+    queue_id: int
     created_at: datetime
-    started_at: datetime  # of the attempt
-    ambiguous_count: int
     expires_at: datetime
+    due_at: datetime
+    unsent_since: datetime | None  # None once a push of it has begun
+    ambiguous_count: int = 0
+    route_id: int
+    route_state: str | None  # None where the recipient has unregistered
+    route_generation: int
     gateway: str
-    address_digest: bytes  # of the address that the push goes to
-    push: Push
-    channel: ChannelKey
-    queue: QueueKey
-    slot: Slot
-    attempt_id: int = 0
-    unsent_since: datetime | None = None  # of the notification; None once a push of it has begun
+    address_encrypted: bytes = field(repr=False)
+    address_digest: bytes
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
+    queue: QueueKey = NOWHERE
+    slot: Slot = NO_SLOT
+    started_at: datetime = LONG_AGO  # of the attempt
+    attempt_id: int = 0
     # It is sent although a halt covers its queue, to find out whether the halt can end.
     is_probe: bool = False
     # The key of its request, only for traces: retries lack it while nothing is traced.
@@ -79,41 +85,40 @@ class Claimed:
     is_more_left: bool = False
 
 
-class Due(NamedTuple):
-    """A notification that may be sent now, with its route. An unregistered recipient has None in the route's
-    columns.
-    """
-
-    notification_id: int
-    queue_id: int
-    next_attempt_at: datetime
-    request_id: int
-    position: int
-    type: int
-    public_key_hash: bytes
-    chat_id: bytes | None
-    message: bytes | None
-    collapse_id: bytes | None
-    grade: str
-    wake: bytes | None
-    payload_dropped: bool
-    attempt_count: int
-    ambiguous_count: int
-    created_at: datetime
-    unsent_since: datetime | None
-    expires_at: datetime
-    route_id: int
-    route_state: str | None
-    route_generation: int
-    token_type: int
-    app_topic: str
-    address_encrypted: bytes
-    gateway: str
-    address_digest: bytes
-    is_route_noted: bool
-    is_route_proven: bool
-
-
+# The fields of a due push, in SQL. An unregistered recipient has no route.
+_COLUMNS: dict[str, LiteralString] = {
+    "notification_id": "n.id",
+    "attempt_number": "n.attempt_count::bigint + 1",
+    "token_type": "coalesce(route.token_type, 0)",
+    "app_topic": "coalesce(route.app_topic, '')",
+    "type": "n.type",
+    "public_key_hash": "n.public_key_hash",
+    "chat_id": "coalesce(n.chat_id, '')",
+    "message": "coalesce(n.message, '')",
+    "collapse_id": "coalesce(encode(n.collapse_id, 'hex'), '')",
+    "grade": "n.grade",
+    "wake": "coalesce(n.wake, '')",
+    "is_payload_dropped": "n.payload_dropped",
+    "request_id": "n.request_id",
+    "position": "n.position",
+    "queue_id": "n.queue_id",
+    "created_at": "n.created_at",
+    "expires_at": "n.expires_at",
+    "due_at": "n.next_attempt_at",
+    "unsent_since": "n.unsent_since",
+    "ambiguous_count": "n.ambiguous_count",
+    "route_id": "coalesce(n.route_id, 0)",
+    "route_state": "route.state",
+    "route_generation": "coalesce(route.generation, 0)",
+    "gateway": "coalesce(route.gateway, '')",
+    "address_encrypted": "coalesce(route.address_encrypted, '')",
+    "address_digest": "coalesce(route.address_digest, '')",
+    "is_route_noted": """
+        coalesce(route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven, FALSE)
+    """,
+    "is_route_proven": "coalesce(route.is_proven, FALSE)",
+}
+_SELECTED: LiteralString = ", ".join(_COLUMNS.values())
 # From each of a few queues, as many notifications as the queue has capacity for. No other queue is read.
 _TAKE_DUE: LiteralString = f"""
     WITH head AS MATERIALIZED (
@@ -125,13 +130,7 @@ _TAKE_DUE: LiteralString = f"""
         ) AS first
         LIMIT %(queues_at_once)s
     )
-    SELECT n.id, n.queue_id, n.next_attempt_at, n.request_id, n.position, n.type, n.public_key_hash, n.chat_id,
-           n.message, n.collapse_id, n.grade, n.wake, n.payload_dropped,
-           n.attempt_count, n.ambiguous_count, n.created_at, n.unsent_since, n.expires_at,
-           route.id, route.state, route.generation, route.token_type, route.app_topic, route.address_encrypted,
-           route.gateway, route.address_digest,
-           route.failing_since IS NULL AND route.last_success_at >= %(noted_since)s AND route.is_proven,
-           route.is_proven
+    SELECT {_SELECTED}
     FROM head CROSS JOIN LATERAL (
         SELECT * FROM notifications_opennotification WHERE queue_id = head.id AND {DUE}
         ORDER BY next_attempt_at LIMIT head.capacity FOR UPDATE SKIP LOCKED
@@ -191,7 +190,9 @@ def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, 
     return {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
 
 
-def _take_due(budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO) -> list[Due]:
+def _take_due(
+    budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO
+) -> list[Claim]:
     """Lock the due heads of some of these queues, of each as many as its capacity."""
     # The order is random, because the first ones are taken. With a limit of one it is fixed, so that the notification
     # at fault is found again and can be postponed.
@@ -208,10 +209,16 @@ def _take_due(budgets: dict[int, int], limit: int, *, now: datetime, nothing_bef
             "budgets": [min(budgets[queue_id], limit) for queue_id in queue_ids],
         },
     )
-    return [Due._make(row) for row in rows]
+    return [_read(row) for row in rows]
 
 
-def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Due]:
+def _read(row: Sequence[Any]) -> Claim:
+    fields = dict(zip(_COLUMNS, row, strict=True))
+    channel = channel_key(fields.pop("token_type"), fields.pop("app_topic"))
+    return Claim(**fields, channel=channel, address=b"")
+
+
+def _close_what_needs_no_push(taken: Sequence[Claim], *, now: datetime) -> list[Claim]:
     """Close notifications that expired or have no address any more, and return the others."""
     _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
     _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
@@ -222,7 +229,7 @@ def _close_what_needs_no_push(taken: Sequence[Due], *, now: datetime) -> list[Du
     return [due for due in active if not has_expired(due.expires_at, now)]
 
 
-def _close(over: Sequence[Due], state: Notification.State, *, now: datetime) -> None:
+def _close(over: Sequence[Claim], state: Notification.State, *, now: datetime) -> None:
     end([due.notification_id for due in over], state, now=now)
 
 
@@ -243,7 +250,7 @@ class _Sorting:
     def has_moved(self) -> bool:
         return bool(self._moved)
 
-    def sort(self, alive: Sequence[Due]) -> Iterator[Claim]:
+    def sort(self, alive: Sequence[Claim]) -> Iterator[Claim]:
         """Yield the notifications that may be sent now. The others wait in their queues."""
         for due in alive:
             key = self.queue_of(due)
@@ -254,9 +261,9 @@ class _Sorting:
             if claim := self.prepare(due, key, slot):
                 yield claim
 
-    def queue_of(self, due: Due) -> QueueKey:
+    def queue_of(self, due: Claim) -> QueueKey:
         """Return the queue of a notification, and note when it is stored with another one."""
-        key = self.known.key(due.gateway, _app(due), is_proven=due.is_route_proven)
+        key = self.known.key(due.gateway, due.channel, is_proven=due.is_route_proven)
         queue_id = self.known.id_of(key)
         if not queue_id:
             self.new_queues.add(key)
@@ -264,13 +271,13 @@ class _Sorting:
             self._moved[due.notification_id] = queue_id
         return key
 
-    def prepare(self, due: Due, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claim | None:
+    def prepare(self, due: Claim, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claim | None:
         """Return the claim, or None when the address cannot be read or there is no capacity."""
         address = open_address(due.address_encrypted, due.route_id)
         if address is None:
             self._unreadable.append(due.notification_id)
         elif self._limits.enter(slot):
-            return _claim(due, address, key, slot, is_probe=is_probe, now=self.now)
+            return replace(due, address=address, queue=key, slot=slot, started_at=self.now, is_probe=is_probe)
         return None
 
     def take_probe(self, key: QueueKey, slot: Slot, route_id: int) -> bool:
@@ -293,10 +300,6 @@ _MOVE = f"""
     SET queue_id = {array_value("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
     WHERE n.id = ANY (%(ids)b::bigint[])
 """
-
-
-def _app(due: Due) -> ChannelKey:
-    return channel_key(due.token_type, due.app_topic)
 
 
 def _probes(sorting: _Sorting, limit: int) -> Iterator[Claim]:
@@ -334,12 +337,12 @@ def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int) -> Claim | N
     return sorting.prepare(due, key, slot, is_probe=True) if is_taken else None
 
 
-def _choose_probe(found: Sequence[tuple[Due, QueueKey]], probed: Collection[bytes]) -> tuple[Due, QueueKey]:
+def _choose_probe(found: Sequence[tuple[Claim, QueueKey]], probed: Collection[bytes]) -> tuple[Claim, QueueKey]:
     """Return the oldest push to an address chosen at random, other than those that were ``probed`` if there is another.
 
     Otherwise an address that always fails, with many pushes that wait under many names, could keep a halt for long.
     """
-    in_order = sorted(found, key=lambda each: each[0].next_attempt_at, reverse=True)
+    in_order = sorted(found, key=lambda each: each[0].due_at, reverse=True)
     oldest = {due.address_digest: (due, key) for due, key in in_order}
     others = oldest.keys() - probed
     return oldest[random.choice(sorted(others or oldest))]  # noqa: S311 - guards nothing
@@ -395,45 +398,3 @@ def _source_keys(claims: Sequence[Claim]) -> dict[int, bytes]:
     """Return the source keys of these requests by request id, for traces."""
     first = day_of(min(c.created_at for c in claims))
     return dict(fetch(_FIND_SOURCE_KEYS, [list({c.request_id for c in claims}), first]))
-
-
-def _claim(due: Due, address: bytes, queue: QueueKey, slot: Slot, *, is_probe: bool, now: datetime) -> Claim:
-    return Claim(
-        notification_id=due.notification_id,
-        request_id=due.request_id,
-        position=due.position,
-        route_id=due.route_id,
-        route_generation=due.route_generation,
-        created_at=due.created_at,
-        started_at=now,
-        ambiguous_count=due.ambiguous_count,
-        expires_at=due.expires_at,
-        gateway=due.gateway,
-        address_digest=due.address_digest,
-        push=_push(due, address),
-        channel=_app(due),
-        queue=queue,
-        slot=slot,
-        unsent_since=due.unsent_since,
-        is_route_noted=bool(due.is_route_noted),
-        is_route_proven=due.is_route_proven,
-        is_probe=is_probe,
-    )
-
-
-def _push(due: Due, address: bytes) -> Push:
-    return Push(
-        notification_id=due.notification_id,
-        attempt_number=due.attempt_count + 1,
-        channel=_app(due),
-        address=address,
-        type=due.type,
-        public_key_hash=due.public_key_hash,
-        chat_id=due.chat_id or b"",
-        message=due.message or b"",
-        collapse_id=(due.collapse_id or b"").hex(),
-        grade=due.grade,
-        wake=due.wake or b"",
-        is_payload_dropped=due.payload_dropped,
-        expires_at=due.expires_at if due.grade else None,
-    )

@@ -173,7 +173,7 @@ def test_a_dead_token_does_not_disable_the_one_registered_meanwhile():
     assert not RegistrationEvent.objects.exists()
     assert (fresh(notification).state, recorded.is_token_dead) == (State.RETRYING, False)
     [again] = claimed(notification)
-    assert (again.push.attempt_number, again.route_generation) == (2, 2)
+    assert (again.attempt_number, again.route_generation) == (2, 2)
     record([(again, Result(Outcome.DEAD, "unregistered"))], now=NOW)
     assert (fresh(notification).state, Route.objects.get().state) == (State.DEAD_TOKEN, Route.State.DISABLED)
 

@@ -177,7 +177,7 @@ def fail(notification: Notification, token: str, error: str) -> None:
     with transaction.atomic():
         [held] = claimed(notification, now=now)
     body = {"success": "ok", "counts": 1, "logs": [{"type": "failed-push", "token": token, "error": error}]}
-    result: Result = read_response(200, orjson.dumps(body), held.push, current_rules().rules)
+    result: Result = read_response(200, orjson.dumps(body), held, current_rules().rules)
     with transaction.atomic():
         recorded([(held, result)], now=now)
 

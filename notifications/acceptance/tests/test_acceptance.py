@@ -121,14 +121,12 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     [straight] = accept([incoming(push(chat_id=b"chat", type=-(2**31)))], now=NOW).claims
     take_up_lost(now=NOW + LEASE, limit=10)
     [stored] = take(now=NOW + LEASE)
-    assert straight.push == replace(stored.push, attempt_number=1)
-    assert straight == replace(
-        stored, push=straight.push, attempt_id=straight.attempt_id, started_at=straight.started_at, ambiguous_count=0
-    )
-    assert bytes(Notification.objects.get().collapse_id).hex() == straight.push.collapse_id
-    assert (straight.push.type, straight.push.public_key_hash) == (-(2**31), ALICE)
-    assert (straight.push.chat_id, straight.push.message) == (b"chat", b"sealed")
-    assert (straight.push.address, straight.push.channel) == (b"device", ChannelKey(1, APP))
+    first = {"attempt_number": 1, "ambiguous_count": 0, "attempt_id": straight.attempt_id}
+    assert straight == replace(stored, **first, started_at=NOW, due_at=NOW)
+    assert bytes(Notification.objects.get().collapse_id).hex() == straight.collapse_id
+    assert (straight.type, straight.public_key_hash) == (-(2**31), ALICE)
+    assert (straight.chat_id, straight.message) == (b"chat", b"sealed")
+    assert (straight.address, straight.channel) == (b"device", ChannelKey(1, APP))
     assert "device" not in repr(straight)
     assert straight.route_id == registration.route_id
 
