@@ -19,8 +19,14 @@ from kit.db.partitions import first_day
 from kit.db.statements import Statement, fetch_each
 from kit.metrics import count
 from notifications import metrics
-from notifications.acceptance import coalescing
-from notifications.acceptance.limits import APART_LIMITS, EFFECTS, Beyond, count_beyond
+from notifications.acceptance.limits import (
+    APART_LIMITS,
+    EFFECTS,
+    Beyond,
+    count_beyond,
+    find_wake_ups,
+    leave_out_oldest,
+)
 from notifications.acceptance.storing import (
     Ids,
     Known,
@@ -266,7 +272,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, sending: Sending, now: dat
     store_refused(bridge, [_refused(request) for request in requests if request.is_refused], now=now)
     count_beyond(_beyond(requests), now=now)
     if crowded:
-        coalescing.leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
+        leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats = [i for i in batch if i.request_key in known.requests and known.requests[i.request_key].is_answered]
     answered = _within_limits(repeats, now=now)
     replayed = {i.source_key for i in batch if i.request_key in known.replayed}
@@ -472,7 +478,7 @@ def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) 
     if not beyond:
         return
     routes = {_addressee(draft).route_id for draft, _ in beyond}
-    woken = coalescing.find_wake_ups(routes, still_at=stands_for_others_until(now))
+    woken = find_wake_ups(routes, still_at=stands_for_others_until(now))
     for draft, wanted in beyond:
         bucket = _addressee(draft).route_id, draft.notification.type in APART
         if bucket in woken:

@@ -1,23 +1,28 @@
-"""The limits of pushes, and the counter of pushes beyond them.
+"""The limits of pushes, the counter of pushes beyond them, and the pushes that may wait for one address.
+
+A push makes the phone fetch everything that waits for it, so the newest pushes that wait for an address are enough.
+When a new one exceeds their limit, the oldest is left out, because it would expire first.
 
 The counter has a row for each installation and UTC day, and one for all installations in each minute. Each session of
 the database has rows of its own, so that no batch waits for another one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import LiteralString, NamedTuple
 
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.db.statements import write
+from kit.db.partitions import day_of
+from kit.db.statements import fetch, write
 from kit.metrics import count
 from notifications import metrics
-from notifications.messages import Effect, PushLimit
-from notifications.models import DecidedAtOnce
+from notifications.messages import APART, Effect, PushLimit
+from notifications.models import DecidedAtOnce, Notification
 from notifications.rules.policy import Verdict
+from notifications.rules.transitions import ending
 
 # Limits of one address for the types in `APART`. Other notifications do not use them up.
 APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
@@ -77,3 +82,47 @@ def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:
         count(
             metrics.BEYOND_LIMITS, {(effect, limit): n for (_, name, _, effect, limit), n in rows.items() if not name}
         )
+
+
+# Pushes that wait for one address -------------------------------------------------------------------------------------
+
+# Notifications in flight are passed over: a worker is sending them.
+_MAY_BE_LEFT_OUT: LiteralString = f"state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')"
+_LEAVE_OUT_OLDEST: LiteralString = ending(
+    f"n.id = ANY (ARRAY(SELECT id FROM locked)) AND {_MAY_BE_LEFT_OUT}",
+    f"'{Notification.State.COALESCED}'",
+    first=f"""
+        ranked AS (
+            SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
+            FROM notifications_opennotification WHERE route_id = ANY (%(routes)b::bigint[]) AND {_MAY_BE_LEFT_OUT}
+        ), locked AS (
+            SELECT id FROM notifications_opennotification
+            WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(limit)s))
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        ),
+    """,
+    returning="public_key_hash, installation_id",
+)
+
+
+_FIND_WAKE_UPS = f"""
+    SELECT route_id, type FROM notifications_opennotification
+    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}'
+        AND is_wake_up AND expires_at > %(still_at)s
+"""
+
+
+def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
+    """Return the routes with a waiting wake-up that does not expire before ``still_at``.
+
+    The second item says whether the wake-up is for the types in `APART`.
+    """
+    rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
+    return {(route_id, type_ in APART) for route_id, type_ in rows}
+
+
+def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -> None:
+    """Coalesce the oldest notifications of these routes, until ``limit`` of each wait."""
+    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)})
+    count(metrics.FINISHED, {(Notification.State.COALESCED,): len(left_out)})
+    count_beyond((Beyond(key_hash, name, Effect.MERGED, PushLimit.WAITING) for key_hash, name in left_out), now=now)
