@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--registrations", type=int, default=1_000_000, help="of the console's database")
     parser.add_argument("--attempts", type=int, default=10_000_000, help="of the console's database")
     parser.add_argument("--requests", type=int, default=5_000_000, help="in the tables of the month")
+    parser.add_argument("--days", type=int, default=30, help="over which these are spread")
     parser.add_argument("--minutes", type=int, default=60, help="of messages after the month")
     parser.add_argument("--keep", type=Path, metavar="folder", help="folder for the filled console database")
     options = parser.parse_args()

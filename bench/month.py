@@ -1,11 +1,11 @@
 """Benchmark of the server on the tables of a month, and of growth while it runs.
 
-The tables are filled as by thirty days of requests, fewer than a thousand a second, as the disk permits. Then messages
-come at an even rate. Meanwhile yesterday is exported repeatedly, a session keeps a snapshot open, retention runs, and a
-standby follows. Each figure is taken at the beginning and at the end of that, and after ten minutes without autovacuum.
-It is taken again behind two million notifications that wait in a closed queue, and when that has opened. The table
-shows each figure as a multiple of the first one. A column without export, snapshot and standby is for comparison. It
-takes an hour (``--minutes``) and some 10 GB (``--requests``).
+The tables are filled as by thirty days of requests (``--days``), fewer than a thousand a second, as the disk permits.
+Then messages come at an even rate. Meanwhile yesterday is exported repeatedly, a session keeps a snapshot open,
+retention runs, and a standby follows. Each figure is taken at the beginning and at the end of that, and after ten
+minutes without autovacuum. It is taken again behind two million notifications that wait in a closed queue, and when
+that has opened. The table shows each figure as a multiple of the first one. A column without export, snapshot and
+standby is for comparison. It takes an hour (``--minutes``) and some 10 GB (``--requests``).
 """
 
 import time
@@ -104,7 +104,7 @@ def run(running: Fleet, options: Namespace) -> dict[str, object]:
     requests, minutes = options.requests, options.minutes
     load = Load(running, Phones(PHONES), open=NOT_WAITED_FOR)
     load.prepare()
-    _fill(running, requests)
+    _fill(running, requests, timedelta(days=options.days))
     figures: dict[str, dict[str, float]] = {"at first": {}}
     # Rows that are read for the first time come from the disk.
     figures["alone"] = _measured(load, "alone", after_chunks=1)
@@ -140,11 +140,13 @@ def _show(title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
 def _measured(load: Load, moment: str, *, after_chunks: int = 0) -> dict[str, float]:
     """Return the figures of a chunk, after others of which only the delays are printed.
 
-    The figures are printed at once, so that a run that fails after an hour has shown some.
+    A checkpoint comes before it, so that WAL gets each page that changes as a whole once. The figures are printed at
+    once, so that a run that fails after an hour has shown some.
     """
     print(f"{datetime.now(UTC):%H:%M:%S} {moment}", flush=True)
     for _ in range(after_chunks):
         _paced(load)
+    load.running.database.execute("CHECKPOINT")
     figures = _poll(load.running) | _paced(load)
     print({name: round(value, 2) for name, value in figures.items()}, flush=True)
     return figures
@@ -179,10 +181,10 @@ def _median_ms(database: "psycopg.Connection[Any]", sql: str) -> float:
     return median(once() for _ in range(SCANS))
 
 
-def _fill(running: Fleet, requests: int) -> None:
+def _fill(running: Fleet, requests: int, span: timedelta) -> None:
     """Fill the tables evenly over the days before now."""
     now = datetime.now(UTC)
-    begin, end = now - timedelta(days=30, hours=-1), FIRST_ID + requests  # nothing is to be removed at once
+    begin, end = now - span + timedelta(hours=1), FIRST_ID + requests  # nothing is to be removed at once
     with transaction.atomic():
         for table in (*BY_DAY, ENVELOPES, REPLIES):
             table.make_from(begin, to=now)

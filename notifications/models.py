@@ -366,7 +366,7 @@ class EndedNotification(NotificationFacts):
             models.UniqueConstraint(
                 fields=["dedup_key", "ended_on"],
                 condition=models.Q(dedup_key__isnull=False),
-                name="one_notification_under_way",
+                name="one_ended_notification",
             ),
         ]
         indexes: ClassVar = [

@@ -173,7 +173,7 @@ class Incident(models.Model):
     state = models.TextField()  # the last one, as the word of `kit.health.indicators.State`
     sentence = models.TextField()  # sentence of the indicator at the beginning, and then when it got red
     incident_at = models.DateTimeField()  # equal to `began_at`: the previous version reads it
-    began_at = models.DateTimeField(db_index=True)
+    began_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
     # Its newest time in red. It is red now while `red_from` is set and `red_until` is not.
     red_from = models.DateTimeField(null=True)
@@ -192,10 +192,6 @@ class Incident(models.Model):
             models.UniqueConstraint(
                 fields=["indicator"], condition=models.Q(ended_at=None), name="one_open_incident_per_indicator"
             ),
-        ]
-        indexes: ClassVar = [
-            models.Index(fields=["indicator", "id"], name="incident_indicator"),  # listed by indicator
-            models.Index(fields=["ended_at"], name="incident_ended"),
         ]
 
     def __str__(self) -> str:
@@ -233,7 +229,8 @@ class Alert(models.Model):
         STILL = "still"  # a reminder
         ENDED = "ended"
 
-    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="alerts")
+    # No index of its own, because `one_alert_for_each_target` begins with it.
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="alerts", db_index=False)
     event = models.TextField(choices=Event.choices)
     number = models.PositiveIntegerField(default=0)  # of a reminder; of a beginning 1 if it was yellow
     target = models.TextField()  # its label, because URLs of webhooks are secret
@@ -259,7 +256,7 @@ class ServerStart(models.Model):
     """Start of a worker with its version, as a change that may explain an incident."""
 
     version = models.TextField()
-    started_at = models.DateTimeField(db_index=True)
+    started_at = models.DateTimeField()
     # The public keys of the server then, in hexadecimal, with commas. New clients addressed the first one.
     keys = models.TextField(blank=True, default="", db_default="")
 

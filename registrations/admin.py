@@ -211,7 +211,7 @@ class TopicKeyAdmin(FactAdmin):
 
     def matching(self, term: str) -> Q:
         digits = hash_digits(term)
-        return Q(name__startswith=digits) if digits else Q()
+        return Q(name__gte=digits, name__lt=f"{digits}g") if digits else Q()  # "g" is above all digits
 
     @admin.display(description="key hash")
     def short_name(self, topic_key: TopicKey) -> str:

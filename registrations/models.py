@@ -157,7 +157,8 @@ class Registration(models.Model):
 class Grant(models.Model):
     """The client's signature that authorises one server identity to push to it."""
 
-    registration = models.ForeignKey(Registration, on_delete=models.CASCADE, related_name="grants")
+    # No index of its own, because `one_grant_per_server` begins with it.
+    registration = models.ForeignKey(Registration, on_delete=models.CASCADE, related_name="grants", db_index=False)
     server_public_key = BytesField()  # compressed, 33 bytes
     signature = BytesField()  # 65 bytes
     access_token_digest = BytesField()

@@ -26,10 +26,10 @@ class ReportRun(models.Model):
         DONE = "done"
 
     from_day = models.DateField()
-    to_day = models.DateField(db_index=True)
+    to_day = models.DateField()
     state = models.TextField(choices=State.choices, default=State.RUNNING)
     step = models.TextField(choices=Step.choices, default=Step.EXPORT)
-    started_at = models.DateTimeField(db_index=True)
+    started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     # Saved at every step and at least once a minute while the process of the run lives.
     seen_at = models.DateTimeField()
@@ -74,7 +74,7 @@ class PublishedDay(models.Model):
     """
 
     day = models.DateField(primary_key=True)
-    run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL)
+    run = models.ForeignKey(ReportRun, null=True, on_delete=models.SET_NULL, db_index=False)
     event_count = models.PositiveBigIntegerField()
     published_at = models.DateTimeField()
     # The time at which the day last got other facts: that of their export, and then that of the first reports made of
@@ -95,7 +95,7 @@ class PseudonymSeed(models.Model):
     """The random part of the key of a period's pseudonyms. Without the seed, that key cannot be made again."""
 
     period = models.TextField(primary_key=True)  # label of the period, such as 2026-11
-    last_day = models.DateField(db_index=True)
+    last_day = models.DateField()
     seed = models.BinaryField()
 
     def __str__(self) -> str:

@@ -124,14 +124,13 @@ class Device(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(fields=["owner_key"], condition=models.Q(state="active"), name="device_owner"),
-            models.Index(fields=["registered_at"], condition=models.Q(state="active"), name="device_registered"),
             models.Index(fields=["ended_at"], condition=~models.Q(state="active"), name="device_ended"),
             models.Index(
                 fields=["ended_at"],
                 condition=~models.Q(state="active") & models.Q(announced_from__isnull=False),
                 name="device_to_announce",
             ),
-            # For the console's list and its filters.
+            # For the console's list and its filters; `device_state` also for the expiry of active ones.
             models.Index(fields=["registered_at", "id"], name="device_newest"),
             models.Index(fields=["state", "registered_at", "id"], name="device_state"),
             models.Index(fields=["app", "registered_at", "id"], name="device_app"),

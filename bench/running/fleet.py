@@ -23,6 +23,11 @@ from embedded.servers.ports import free_port
 
 RING_CAPACITY = 100_000
 READY_SECONDS = 120.0
+WRITTEN = """
+    SELECT (SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables)::bigint, wal_records::bigint,
+        wal_bytes::bigint, wal_fpi::bigint
+    FROM pg_stat_wal
+"""
 # A part of a process's command line, and the name of its kind. The first part that matches decides.
 KINDS = ("bridge", "batches", "tasks", "reports")
 NAMES = {part: kind for kind in KINDS for part in (f"pushserver {kind}", f"celeryd: {kind}@")}
@@ -56,6 +61,11 @@ class Fleet(NamedTuple):
             with suppress(psutil.NoSuchProcess):
                 total[name_of(process)] += servers.spent_by(process)
         return total
+
+    def written(self) -> dict[str, int]:
+        """Return what PostgreSQL has written so far. Most of WAL's bytes are full-page images if there are many."""
+        [numbers] = self.database.execute(WRITTEN).fetchall()
+        return dict(zip(("rows", "wal_records", "wal_bytes", "full_page_images"), numbers, strict=True))
 
     def number(self, sql: str) -> int:
         """Return the one number that a statement finds."""

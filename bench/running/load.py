@@ -37,13 +37,14 @@ MAX_PUSHES = 1_000_000  # of a run, those of others included
 class Run(NamedTuple):
     """Messages that went through: their number, the time, and their CPU time by kind of process.
 
-    At an even rate there are also the milliseconds from the due moment of each to its push.
+    At an even rate there are also the milliseconds from the due moment of each to its push, and what was written.
     """
 
     messages: int
     seconds: float
     cpu_seconds: Mapping[str, float]
     delays_ms: Sequence[float] = ()
+    written: Mapping[str, int] = {}
 
     @property
     def per_second(self) -> float:
@@ -60,9 +61,10 @@ class Run(NamedTuple):
         return {name: seconds * 1000 / self.messages for name, seconds in self.cpu_seconds.items()}
 
     def figures(self) -> dict[str, float]:
-        """Return the median delay, the delay that one message of a hundred exceeds, and the CPU time of a message."""
+        """Return the median delay, the delay that one message of a hundred exceeds, and the costs of a message."""
         percentiles = quantiles(self.delays_ms, n=100, method="inclusive")
-        return {"p50_ms": percentiles[49], "p99_ms": percentiles[98], "cpu_ms": self.cpu_ms}
+        written = {name: number / self.messages for name, number in self.written.items()}
+        return {"p50_ms": percentiles[49], "p99_ms": percentiles[98], "cpu_ms": self.cpu_ms, **written}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,19 @@ class Load:
         """Publish requests at an even rate, with any number in flight, and measure until all are answered."""
         messages = self.phones.requests(int(rate * seconds))
         pushes_url = f"{self.running.gorush_url}/dev/pushes"
-        httpx.delete(pushes_url, trust_env=False).raise_for_status()
+        earlier = len(_pushes(pushes_url, 0))
         replies = self._replies_after(messages)
+        written = self.running.written()
         before, started = self.running.cpu_seconds(), time.monotonic()
         due_ms = asyncio.run(_publish(self.running.node_url, messages, rate=rate))
         self._wait_for(replies)
         arrived: dict[str, list[float]] = {}
-        for push in sorted(_pushes(pushes_url, len(messages)), key=lambda push: push["received_ms"]):
+        for push in sorted(_pushes(pushes_url, earlier + len(messages))[earlier:], key=lambda p: p["received_ms"]):
             arrived.setdefault(push["token"], []).append(push["received_ms"])
         # A phone that is notified more than once gets its pushes in the order of the requests.
         delays_ms = [arrived[self.phones.token(number)].pop(0) - due for number, due in enumerate(due_ms)]
-        return Run(len(messages), time.monotonic() - started, self._spent(before), delays_ms)
+        written = {name: number - written[name] for name, number in self.running.written().items()}
+        return Run(len(messages), time.monotonic() - started, self._spent(before), delays_ms, written)
 
     def publish_evenly(self, messages: Sequence[WakuMessage], *, rate: float) -> None:
         """Publish messages at an even rate, and wait until all are answered."""

@@ -22,6 +22,7 @@ import psycopg
 from django.conf import settings
 from django.db import DatabaseError, OperationalError
 from django.db.backends.postgresql import base
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from psycopg.abc import PQGen
 from psycopg.generators import send
 
@@ -127,8 +128,20 @@ class TimedConnection(psycopg.Connection[Any]):
             self.pgconn.notify_handler(notice)
 
 
+class SchemaEditor(DatabaseSchemaEditor):
+    """Django's editor, without the second index that it gives each unique or indexed text, for searches by beginning.
+
+    Nothing searches so: see `registrations.admin` for how a beginning is searched by the first index.
+    """
+
+    def _create_like_index_sql(self, model: Any, field: Any) -> None:  # noqa: ARG002 - Django's signature
+        return None
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's wrapper, with `TimedConnection`, and with pipelines for statements without a result."""
+
+    SchemaEditorClass = SchemaEditor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Tables with a partition for each UTC day, so that all rows of a day are dropped at once.
 
-The partition of a day is made a week before. While one is missing, because of a full disk or a lock, its rows go to the
-default partition. They are moved when the partition is made, so no row waits for a partition.
+The partition of a day is made three days before, longer than a weekend. While one is missing, because of a full disk
+or a lock, its rows go to the default partition. They are moved when the partition is made, so no row waits for one.
 
 Work is partitioned by the day on which a row ended (`ended_on`, a date). Open requests and notifications have tables of
 their own (`SplitOpenRows`). Envelopes and replies under way have the last possible date, and a partition of their own.
@@ -35,7 +35,7 @@ from kit.db.statements import fetch
 log = structlog.get_logger(__name__)
 
 DAY = timedelta(days=1)
-MADE_AHEAD = 7  # days
+MADE_AHEAD = 3  # days. The tables have some forty indexes together, and so has each day.
 # For this long a copy of an envelope, or of a request that notified nobody, is recognised.
 RECENT = timedelta(days=3)
 MAX_PAST = 400  # days

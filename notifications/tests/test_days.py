@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
-from kit.db.partitions import with_days
+from kit.db.partitions import MADE_AHEAD, with_days
 from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
 from notifications import retention, tasks
@@ -253,7 +253,7 @@ def test_attempts_are_dropped_with_their_day_and_new_days_are_made() -> None:
     purge()
     assert list(Attempt.objects.order_by("pk")) == attempts[1:]
     for table in retention.BY_DAY:
-        assert {NOW.date(), (NOW + 7 * DAY).date()} <= table.days()
+        assert {NOW.date(), (NOW + MADE_AHEAD * DAY).date()} <= table.days()
         assert min(table.days()) >= (NOW - KEEP).date() or table is retention.REQUESTS
 
 

@@ -32,7 +32,12 @@ SMALL = frozenset(
         *("buckets_sharedbucket", "notifications_channel", "notifications_gatewayerrorrule", "notifications_halt"),
         *("notifications_queue", "notifications_unknowngatewayerror", "pushserver_apitoken"),
         *("pushserver_attemptminute", "pushserver_trafficminute", "spark_reports_publishedday"),
-        *("spark_reports_reportrun", "spark_reports_requestedrun", "waku_bridge_canaryenvelope"),
+        *(
+            "spark_reports_pseudonymseed",
+            "spark_reports_reportrun",
+            "spark_reports_requestedrun",
+            "waku_bridge_canaryenvelope",
+        ),
         *("waku_bridge_canaryrun", "waku_bridge_storewatermark", "xmpp_bridge_app"),
         *("xmpp_bridge_canaryrun", "xmpp_bridge_canarystanza"),
     )

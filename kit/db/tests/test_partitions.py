@@ -67,11 +67,11 @@ def test_a_table_that_becomes_partitioned_keeps_its_rows_ids_and_indexes():
     assert len([index for (index,) in copied if index.endswith("(n)")]) == 1
 
 
-def test_partitions_are_made_a_week_before_and_once_also_after_the_clock_has_jumped():
+def test_partitions_are_made_days_before_and_once_also_after_the_clock_has_jumped():
     assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
     assert TABLE.make_ahead(now=NOON) == 0
     assert TABLE.make_ahead(now=NOON + DAY) == 1
-    assert (min(TABLE.days()), max(TABLE.days())) == (date(2026, 2, 28), date(2026, 3, 9))
+    assert (min(TABLE.days()), max(TABLE.days())) == (date(2026, 2, 28), date(2026, 3, 5))
     assert TABLE.make_ahead(now=NOON - 3 * DAY) == 3
     assert TABLE.make_ahead(now=NOON + 30 * DAY) == MADE_AHEAD + 2
 
@@ -171,8 +171,8 @@ def test_a_partition_may_have_the_days_of_a_week_from_monday():
     for number, at in enumerate((NOON + timedelta(hours=11), NOON + timedelta(hours=12), NOON + 8 * DAY), start=2):
         put(at, number)
     assert where()[1:] == [("made_up_d20260223", 2), ("made_up_d20260302", 3), ("made_up_default", 4)]
-    assert WEEKS.make_ahead(now=NOON + DAY) == 1
-    assert where()[3] == (WEEKS.partition((NOON + 14 * DAY).date()), 4)
+    assert WEEKS.make_ahead(now=NOON + 5 * DAY) == 1
+    assert where()[3] == (WEEKS.partition((NOON + 8 * DAY).date()), 4)
 
 
 def test_a_week_is_dropped_after_its_last_day_except_for_kept_rows():

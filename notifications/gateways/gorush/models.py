@@ -52,7 +52,7 @@ class GatewayErrorRule(models.Model):
     MIN_DEAD_PART = 8
     MAX_RETRY_BASE_SECONDS = 86_400
 
-    position = models.PositiveIntegerField(db_index=True, help_text="The first rule that matches decides.")
+    position = models.PositiveIntegerField(help_text="The first rule that matches decides.")
     platform = models.TextField(choices=PLATFORMS)
     match = models.TextField(choices=choices_of(Match), default=Match.CONTAINS.value)
     text = models.TextField(
@@ -116,7 +116,7 @@ class UnknownGatewayError(models.Model):
     signature = models.TextField(blank=True)
     count = models.PositiveBigIntegerField(default=0)
     first_seen_at = models.DateTimeField()
-    last_seen_at = models.DateTimeField(db_index=True)
+    last_seen_at = models.DateTimeField()
 
     class Meta:
         verbose_name = "unknown error"
