@@ -223,7 +223,7 @@ class Leader:
 
     async def _listen(self, session: psycopg.AsyncConnection, working: "asyncio.Future[None]") -> None:
         """Wait until the next check of the lock. A session that listens fails at once when it ends."""
-        listening = asyncio.ensure_future(_wait_for_notification(session))
+        listening = asyncio.ensure_future(_wait_for_the_end_of(session))
         await asyncio.wait([listening, working], return_when=asyncio.FIRST_COMPLETED)
         if listening.done():
             listening.result()
@@ -294,8 +294,18 @@ async def _end_with(stopped: asyncio.Event, term: Term) -> None:
     term.ended.set()
 
 
-async def _wait_for_notification(session: psycopg.AsyncConnection) -> None:
-    async for _ in session.notifies(timeout=BEAT_SECONDS):
+async def _wait_for_the_end_of(session: psycopg.AsyncConnection) -> None:
+    """Wait for a beat, and raise the error of a session that ends meanwhile.
+
+    psycopg's own wait would wake the process up ten times a second.
+    """
+    loop, is_readable, socket_fd = asyncio.get_running_loop(), asyncio.Event(), session.fileno()
+    loop.add_reader(socket_fd, is_readable.set)
+    try:
+        await wait(is_readable, BEAT_SECONDS)
+    finally:
+        loop.remove_reader(socket_fd)
+    async for _ in session.notifies(timeout=0):
         pass
 
 

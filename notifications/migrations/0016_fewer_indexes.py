@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("notifications", "0014_one_table_of_halts")]
+    dependencies = [("notifications", "0015_reports_in_requests")]
     operations = [
         migrations.AlterField(
             "gatewayerrorrule",

@@ -27,14 +27,14 @@ from pushserver.threads import RestartingThread
 log = structlog.get_logger(__name__)
 
 # Periods in seconds. A glance asks the servers around us and reads no table. A snapshot takes some ten statements.
-GLANCE_SECONDS = 5.0
-SNAPSHOT_SECONDS = 15.0
+GLANCE_SECONDS = 7.5
+SNAPSHOT_SECONDS = 2 * GLANCE_SECONDS
 # Pause before the first snapshot, while other processes start and run their first checks.
 START_SECONDS = 15.0
 
 
 class Watch(RestartingThread):
-    """Takes a snapshot every 15 seconds, and every 5 while a server around us is away or somebody has to act."""
+    """Takes a snapshot every 15 seconds, and twice as often while a server around us is away or somebody has to act."""
 
     def __init__(self) -> None:
         super().__init__("watch")
