@@ -59,15 +59,14 @@ FIRST_ID, CHUNK = 1_000_000, 200_000
 FILL = """
     CREATE TEMP TABLE made AS SELECT n, %(begin)s::timestamptz + (n - %(zero)s) * %(step)s::interval AS at
         FROM generate_series(%(first)s, %(last)s) AS n;
-    INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason, source,
+    INSERT INTO waku_bridge_endedenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason, source,
         path, message_type, message_id, received_at, processed_at, ended_on)
     SELECT sha256(n::text::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '', 'bench', 'live',
         20, sha256(('m' || n)::bytea), at, at, (at AT TIME ZONE 'UTC')::date FROM made WHERE at >= %(envelopes_from)s;
-    INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-        message_hash, state, attempt_count, repeat_count, due_at, created_at, published_at, confirmed_at, node,
-        ended_on)
+    INSERT INTO waku_bridge_endedreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
+        message_hash, state, attempt_count, repeat_count, created_at, published_at, confirmed_at, node, ended_on)
     SELECT sha256(n::text::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, sha256(('r' || n)::bytea),
-        'confirmed', 1, 0, at, at, at, at, 'bench', (at AT TIME ZONE 'UTC')::date FROM made
+        'confirmed', 1, 0, at, at, at, 'bench', (at AT TIME ZONE 'UTC')::date FROM made
         WHERE at >= %(envelopes_from)s;
     INSERT INTO notifications_answeredrequest (id, bridge, request_key, message_id, source_key,
         sender_digest, received_at, reply_due_at, answered_at, ended_on)

@@ -25,13 +25,12 @@ from bench.running.phones import Phones
 from bench.running.servers import TOPIC, Around, cpu_seconds
 from bench.running.tables import show_figures
 from kit.batches.batch import Step, Wakeup, Worker
-from kit.db.partitions import UNDER_WAY
 from notifications.models import Notification
 from notifications.tasks import new_steps
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
-from waku_bridge.models import InboundEnvelope, OutboundReply
+from waku_bridge.models import OpenEnvelope, OpenReply
 
 T = TypeVar("T")
 ROUNDS = 8
@@ -140,9 +139,9 @@ def _is_over() -> bool:
     state = Notification.State
     waiting = Notification.objects.filter(state__in=[state.PENDING, state.RETRYING, state.AMBIGUOUS])
     open_ones: list[QuerySet[Any]] = [
-        *(InboundEnvelope.objects.filter(state=each) for each in ("received", "postponed")),
+        *(OpenEnvelope.objects.filter(state=each) for each in ("received", "postponed")),
         waiting,
         Notification.objects.filter(state="in_flight"),
-        OutboundReply.objects.filter(ended_on=UNDER_WAY),
+        OpenReply.objects.all(),
     ]
     return not any(rows.exists() for rows in open_ones)

@@ -8,7 +8,7 @@ INSERT INTO registrations_route (gateway, token_type, app_topic, address_encrypt
 INSERT INTO notifications_channel (token_type, app_topic, last_success_at)
     VALUES (1, 'im.status.ethereum', now()), (2, '', now());
 
-INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
+INSERT INTO waku_bridge_endedenvelope (hash, pubsub_topic, content_topic, timestamp_ns, state, reason,
     message_type, source, received_at, processed_at, ended_on)
     SELECT sha256(('e' || n)::bytea), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'processed', '',
     CASE n % 20 WHEN 0 THEN 16 WHEN 1 THEN 18 ELSE 20 END, 'http://127.0.0.1:8645', at,
@@ -37,9 +37,9 @@ INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_
     CASE n % 25 WHEN 0 THEN 'transient' ELSE 'delivered' END, CASE n % 25 WHEN 0 THEN 'unavailable' ELSE '' END, false
     FROM generate_series(0, 299999) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 300000 AS at) t;
 
-INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    state, attempt_count, due_at, created_at, published_at, node, ended_on)
-    SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'confirmed', 1, at, at,
+INSERT INTO waku_bridge_endedreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
+    state, attempt_count, created_at, published_at, node, ended_on)
+    SELECT sha256(('e' || n)::bytea), 0, 21, '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, 'confirmed', 1, at,
     at + interval '20 milliseconds', 'http://127.0.0.1:8645', (at AT TIME ZONE 'UTC')::date
     FROM generate_series(1, 140000) n, LATERAL (SELECT '2026-11-20Z'::timestamptz + n * interval '86400 seconds' / 140000 AS at) t;
 

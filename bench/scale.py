@@ -17,10 +17,8 @@ ROUNDS = 4
 RATIO_TARGET = 1.2
 # The made-up history has open ends, which workers would process during the measurement.
 END_WHAT_IS_OPEN = """
-    UPDATE waku_bridge_inboundenvelope SET state = 'dropped', ended_on = now()
-        WHERE state IN ('received', 'pending_key');
-    UPDATE waku_bridge_outboundreply SET state = 'unconfirmed', ended_on = now()
-        WHERE state IN ('pending', 'published');
+    DELETE FROM waku_bridge_openenvelope;
+    DELETE FROM waku_bridge_openreply;
     DELETE FROM notifications_opennotification;
     DELETE FROM notifications_openrequest;
     DELETE FROM notifications_halt

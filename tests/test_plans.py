@@ -1,4 +1,4 @@
-"""Query plans of statements on the `_under_way` partitions while the planner's statistics count no rows there.
+"""Query plans of statements on the tables of open rows while the planner's statistics count no rows there.
 
 PostgreSQL treats such a table as empty until the next ANALYZE, even when rows come in. Every access path then costs the
 same to the planner. A statement that may read the whole table takes seconds in a flood, as the siege has shown.
@@ -16,7 +16,7 @@ from django.db.models import Model
 from pytest_django import DjangoDbBlocker
 
 from kit import work
-from kit.db.partitions import IS_UNDER_WAY, with_days
+from kit.db.partitions import with_days
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from tests.rig.delivering import Process
@@ -27,10 +27,10 @@ from waku_bridge.outbound.results import REPLIES
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
 STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
-TRUE_OF_ALL = re.compile(r"\((?:ended_on|queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
+TRUE_OF_ALL = re.compile(r"\((?:queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
 # parts of other statements
 PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
-WORK = r"\b(?:\w+_under_way|notifications_open\w+)\b"
+WORK = r"\b(?:notifications|waku_bridge)_open(?:\w+)\b"
 SCAN = re.compile(rf"\bScan .*on {WORK}")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def _statements() -> Iterator[tuple[str, str]]:
 
 def _in(module: str) -> Iterator[tuple[str, str]]:
     for name, value in vars(importlib.import_module(module)).items():
-        if isinstance(value, str) and STATEMENT.match(value) and (re.search(WORK, value) or IS_UNDER_WAY in value):
+        if isinstance(value, str) and STATEMENT.match(value) and re.search(WORK, value):
             yield f"{module}.{name}", value
 
 
@@ -62,7 +62,7 @@ STATEMENTS |= _of_work(REPLIES)
 OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
 WRITING = [name for name, sql in STATEMENTS.items() if re.search(r"\b(?:UPDATE notif|UPDATE waku|DELETE FROM)", sql)]
 A_DAY = re.compile(
-    r" on (?:notifications_endednotification|notifications_answeredrequest|waku_bridge_\w+)_(?:default|d\d{8})\b"
+    r" on (?:notifications_endednotification|notifications_answeredrequest|waku_bridge_ended\w+)_(?:default|d\d{8})\b"
 )
 
 
@@ -120,12 +120,12 @@ def test_rows_that_are_written_are_compared_with_no_other_row(plans: dict[str, s
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - OF_DAYS))
-def test_statements_of_the_queues_plan_the_under_way_partition_and_no_day(plans: dict[str, str], name: str) -> None:
+def test_statements_of_the_queues_plan_the_table_of_open_rows_and_no_day(plans: dict[str, str], name: str) -> None:
     assert A_DAY.findall(plans[name]) == []
 
 
 @pytest.mark.django_db
-def test_waiting_rows_are_read_from_the_under_way_partition_alone() -> None:
+def test_waiting_rows_are_read_from_the_table_of_open_rows_alone() -> None:
     waits = [step.waits for step in Process().worker._steps if re.search(WORK, step.waits)]
     assert len(waits) >= 6
     for sql in waits:

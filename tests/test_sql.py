@@ -27,8 +27,7 @@ OURS = (
 # Files that hold no SQL of a running server, or query PostgreSQL's own tables.
 LEFT_OUT = frozenset({"tests", "migrations", "management"})
 KEYWORD = re.compile(r"\b(?:SELECT\s|FROM\s|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET\b|INSERT INTO|DELETE FROM|WHERE\s)")
-UNDER_WAY = "_under_way"  # a partition of a table is the table
-WRITES = rf"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{{}}(?:{UNDER_WAY})?\b"
+WRITES = r"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{}\b"
 # Expressions that may stand in a statement: a constant of ours, a state of a model, or its table; and an array of
 # `write_rows` whose names are constants.
 CONSTANT = re.compile(
@@ -45,7 +44,7 @@ PUT_TOGETHER = {
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
-    "waku_bridge/inbound/inbound.py": "names of the model's columns",
+    "waku_bridge/inbox/inbox.py": "the conditions of the part of a statement that ends envelopes",
     "xmpp_bridge/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",
     "notifications/rules/transitions.py": "the conditions of a statement that ends notifications",
@@ -107,7 +106,7 @@ def app_of(table: str) -> str:
 
 
 def named_in(sql: Sql) -> set[str]:
-    return {name for word in re.findall(r"\w+", sql.text) if (name := word.removesuffix(UNDER_WAY)) in tables()}
+    return tables().keys() & set(re.findall(r"\w+", sql.text))
 
 
 def imported(module: str) -> set[str]:

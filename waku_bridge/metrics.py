@@ -197,7 +197,7 @@ INBOX_DEPTH = StoredGauge(
     "200 000 the bridge takes in no more messages.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.RECEIVED}'
+            SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
                 AND received_at >= {since("Inbox")} ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
@@ -209,7 +209,7 @@ INBOX_POSTPONED = StoredGauge(
     "200 000 the oldest are dropped as `overload`.",
     sql=f"""
         SELECT count(*) FROM (
-            SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{InboundEnvelope.State.POSTPONED}'
+            SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
                 ORDER BY received_at LIMIT 100000
         ) AS waiting
     """,
@@ -220,7 +220,7 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "When it moves: beyond a few seconds workers of the queue `batches` are not running or too few.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
-            SELECT received_at FROM waku_bridge_inboundenvelope_under_way
+            SELECT received_at FROM waku_bridge_openenvelope
             WHERE state = '{InboundEnvelope.State.RECEIVED}' AND received_at >= {since("Inbox")}
             ORDER BY received_at LIMIT 100000
         ) AS waiting
@@ -228,7 +228,7 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
 )
 # Those of their first attempt are left out, unless its lease is over: nobody knows yet whether a node took them.
 _WAITING_REPLIES = f"""
-    FROM waku_bridge_outboundreply_under_way WHERE due_at >= {since("OverdueReplies")}
+    FROM waku_bridge_openreply WHERE due_at >= {since("OverdueReplies")}
         AND state = '{OutboundReply.State.PENDING}' AND (attempt_count > 0 OR due_at <= clock_timestamp())
 """
 REPLIES_PENDING = StoredGauge(

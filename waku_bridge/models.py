@@ -2,23 +2,17 @@
 
 Payloads are dropped as soon as they are not needed any more. Hashes stay for deduplication.
 
-The tables of envelopes and replies have a partition for each day on which rows ended, and one for rows under way: see
-`kit.db.partitions`.
+Envelopes and replies that are open have a table each, in which workers look for work. The statement that ends a row
+deletes it there, and inserts it into the history, which has a partition for each day on which rows ended: see
+`kit.db.partitions`. A view of both serves whoever reads.
 """
 
-from typing import ClassVar
+from typing import ClassVar, LiteralString
 
 from django.db import models
 
 from kit.db.fields import BytesField
-from kit.db.partitions import UNDER_WAY
 from waku_bridge.messages import MessageType
-
-
-def _ended_unless(*states: str) -> models.Q:
-    """Return the condition that a row is under way in these states, and in no other."""
-    is_under_way = models.Q(ended_on=UNDER_WAY)
-    return models.Q(is_under_way, state__in=states) | ~models.Q(is_under_way | models.Q(state__in=states))
 
 
 class EnvelopeFault(models.Model):
@@ -53,8 +47,8 @@ class EnvelopeHash(models.Model):
         return f"Envelope hash {bytes(self.hash).hex()[:16]}"
 
 
-class InboundEnvelope(models.Model):
-    """One Waku message on a topic of ours, by its deterministic hash (14/WAKU2-MESSAGE)."""
+class EnvelopeFacts(models.Model):
+    """The columns that an envelope has while it waits and when it has ended."""
 
     class State(models.TextChoices):
         RECEIVED = "received"
@@ -88,24 +82,42 @@ class InboundEnvelope(models.Model):
     timestamp_ns = models.BigIntegerField()  # the sender's clock
     payload = BytesField(null=True)  # encrypted; dropped once processed
     state = models.TextField(choices=State.choices, default=State.RECEIVED)
+    source = models.TextField()  # the node that brought it first
+    path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # the path on which it came first
+    received_at = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Envelope {bytes(self.hash).hex()[:16]}"
+
+
+class EndedEnvelopeFacts(models.Model):
+    """The columns that an envelope has when it has ended alone."""
+
     reason = models.TextField(blank=True)  # the reason of a drop, a refusal or a failure
     # The fault that it failed by. There is no constraint in the database, because a fault may be removed earlier.
     fault = models.ForeignKey(
-        EnvelopeFault, on_delete=models.DO_NOTHING, null=True, db_index=False, db_constraint=False
+        EnvelopeFault, on_delete=models.DO_NOTHING, null=True, db_index=False, db_constraint=False, related_name="+"
     )
-    message_type = models.PositiveSmallIntegerField(choices=Types.choices, null=True)
+    message_type = models.PositiveSmallIntegerField(choices=EnvelopeFacts.Types.choices, null=True)
     message_id = BytesField(null=True)  # id of the metadata message, 32 bytes
-    source = models.TextField()  # the node that brought it first
-    path = models.TextField(choices=Path.choices, db_default=Path.LIVE)  # the path on which it came first
-    received_at = models.DateTimeField(db_index=True)
     processed_at = models.DateTimeField(null=True)
-    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day of `processed_at`
+    ended_on = models.DateField()  # the UTC day of `processed_at`
 
     class Meta:
-        verbose_name = "envelope"
+        abstract = True
+
+
+class OpenEnvelope(EnvelopeFacts):
+    """An envelope that waits in the inbox."""
+
+    class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
             models.CheckConstraint(
-                condition=_ended_unless("received", "postponed", "pending_key"), name="envelope_ended"
+                condition=models.Q(state__in=["received", "postponed", "pending_key"]), name="open_envelope_state"
             ),
         ]
         indexes: ClassVar = [
@@ -116,6 +128,17 @@ class InboundEnvelope(models.Model):
             models.Index(
                 fields=["received_at", "timestamp_ns"], condition=models.Q(state="postponed"), name="envelope_postponed"
             ),
+            models.Index(fields=["received_at"], name="open_envelope_received"),  # for lists of the console
+        ]
+
+
+class EndedEnvelope(EnvelopeFacts, EndedEnvelopeFacts):
+    """An envelope that has ended. The table has a partition for each day on which envelopes ended."""
+
+    class Meta:
+        default_permissions = ()
+        indexes: ClassVar = [
+            models.Index(fields=["received_at"], name="envelope_received"),
             # For lists of the console. Processed envelopes, which are nearly all, are left out: an index of them would
             # add a cost to each.
             models.Index(
@@ -133,10 +156,23 @@ class InboundEnvelope(models.Model):
             models.Index(fields=["reason", "received_at"], condition=~models.Q(reason=""), name="envelope_reason"),
             models.Index(fields=["path", "received_at"], condition=~models.Q(path="live"), name="envelope_path"),
         ]
+
+
+class InboundEnvelope(EnvelopeFacts, EndedEnvelopeFacts):
+    """One Waku message on a topic of ours, by its deterministic hash (14/WAKU2-MESSAGE).
+
+    It is read from a view of open and ended envelopes. In the view, an open one ends on the last possible day.
+    """
+
+    class Meta:
+        managed = False
+        db_table = "waku_bridge_inboundenvelope"
+        verbose_name = "envelope"
         permissions: ClassVar = [("operate_inboundenvelope", "Can process failed envelopes again, and drop them")]
 
-    def __str__(self) -> str:
-        return f"Envelope {bytes(self.hash).hex()[:16]}"
+
+# The columns that an envelope keeps when it ends, in SQL, but for its state and its payload.
+ENVELOPE: LiteralString = "hash, pubsub_topic, content_topic, timestamp_ns, source, path, received_at"
 
 
 # Replies that no node took or no store had. An unconfirmed reply without a repetition does not count: no store answered
@@ -144,8 +180,8 @@ class InboundEnvelope(models.Model):
 LOST_REPLIES = models.Q(state="abandoned") | models.Q(state="unconfirmed", repeat_count__gt=0)
 
 
-class OutboundReply(models.Model):
-    """One message of ours, sealed for its receiver. There is at most one for each envelope and part."""
+class ReplyFacts(models.Model):
+    """The columns that a reply has while it is open and when it has ended."""
 
     class State(models.TextChoices):
         PENDING = "pending"  # is being sent, or waits for a node to take it
@@ -163,32 +199,62 @@ class OutboundReply(models.Model):
     message_type = models.PositiveSmallIntegerField(choices=InboundEnvelope.Types.choices)
     pubsub_topic = models.TextField()
     content_topic = models.TextField()
-    payload = BytesField(null=True)  # encrypted; dropped with the last state
     timestamp_ns = models.BigIntegerField()
     message_hash = BytesField(null=True)  # its hash in stores (32 bytes), once a node took it
     state = models.TextField(choices=State.choices, default=State.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)  # how often nodes were offered it, by what is known
     # How often it was published again because no store had it.
     repeat_count = models.PositiveSmallIntegerField(default=0)
-    due_at = models.DateTimeField()  # when anybody may act on it: of a claimed one the end of the lease
-    created_at = models.DateTimeField(db_index=True)
+    created_at = models.DateTimeField()
     published_at = models.DateTimeField(null=True)  # when it was published last
-    confirmed_at = models.DateTimeField(null=True)
     node = models.TextField(blank=True)  # the node that took it last
-    ended_on = models.DateField(default=UNDER_WAY, db_default=UNDER_WAY)  # the UTC day on which it got its last state
-    # The row is removed when it ends, because anybody can cause any number of such replies.
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"Reply {self.pk} ({self.get_message_type_display()}, {self.state})"
+
+
+class OpenReplyFacts(models.Model):
+    """The columns that a reply has while it is open alone."""
+
+    payload = BytesField(null=True)  # encrypted
+    due_at = models.DateTimeField(null=True)  # when anybody may act on it: of a claimed one the end of the lease
+    # It leaves no history, because anybody can cause any number of such replies.
     is_discarded = models.BooleanField(default=False, db_default=False)
     # Stores are asked for it. If not, it ends when a node has taken it.
     needs_confirmation = models.BooleanField(default=True, db_default=True)
 
     class Meta:
-        verbose_name = "reply"
-        verbose_name_plural = "replies"
+        abstract = True
+
+
+class OpenReply(ReplyFacts, OpenReplyFacts):
+    """A reply that is being sent, or waits for a node or a store: see `kit.work`."""
+
+    class Meta:
+        default_permissions = ()
         constraints: ClassVar = [
-            models.CheckConstraint(condition=_ended_unless("pending", "published"), name="reply_ended"),
+            models.CheckConstraint(condition=models.Q(state__in=["pending", "published"]), name="open_reply_state"),
+            models.UniqueConstraint(fields=["envelope_hash", "part"], name="one_open_reply"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["due_at"], name="open_reply_due")]
+
+
+class EndedReply(ReplyFacts):
+    """A reply that has ended. The table has a partition for each day on which replies ended."""
+
+    confirmed_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()  # the UTC day on which it got its last state
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [
             models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
         ]
         indexes: ClassVar = [
+            models.Index(fields=["created_at"], name="reply_created"),
             # For lists of the console. Nearly all other replies are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
@@ -204,8 +270,21 @@ class OutboundReply(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"Reply {self.pk} ({self.get_message_type_display()}, {self.state})"
+
+class OutboundReply(ReplyFacts, OpenReplyFacts):
+    """One message of ours, sealed for its receiver. There is at most one for each envelope and part.
+
+    It is read from a view of open and ended replies. In the view, an open reply ends on the last possible day.
+    """
+
+    confirmed_at = models.DateTimeField(null=True)
+    ended_on = models.DateField()
+
+    class Meta:
+        managed = False
+        db_table = "waku_bridge_outboundreply"
+        verbose_name = "reply"
+        verbose_name_plural = "replies"
 
 
 class StoreWatermark(models.Model):

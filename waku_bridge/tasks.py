@@ -14,14 +14,13 @@ from kombu.exceptions import OperationalError
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
 from kit.db.clock import database_now
 from kit.db.deleting import run_for_a_while
-from kit.db.partitions import UNDER_WAY
 from kit.db.reasons import reason
 from kit.expiry.models import waiting
 from kit.processes.tasks import MessageTask
 from registrations.retention import remove_tombstones
 from waku_bridge import query_topics
 from waku_bridge.inbox import inbox, pending_keys
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import OpenEnvelope
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 from waku_bridge.removal import retention
 
@@ -59,8 +58,8 @@ def derive_topic_keys() -> None:
 def _call_back_pending(budget: CpuBudget) -> None:
     called = pending_keys.call_back(budget=budget, limit=PENDING_LIMIT)
     if called:
-        under_way = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=called)
-        old = under_way.filter(received_at__lt=database_now() - timedelta(seconds=OLD_AFTER_SECONDS))
+        recent = database_now() - timedelta(seconds=OLD_AFTER_SECONDS)
+        old = OpenEnvelope.objects.filter(hash__in=called, received_at__lt=recent)
         wake(OLD if old.exists() else inbox.ANNOUNCED_AS)
 
 

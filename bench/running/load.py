@@ -24,8 +24,8 @@ TIMEOUT_SECONDS = 240.0
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL"
 OPEN = """
     SELECT (SELECT count(*) FROM notifications_opennotification)
-         + (SELECT count(*) FROM waku_bridge_inboundenvelope_under_way WHERE state IN ('received', 'postponed'))
-         + (SELECT count(*) FROM waku_bridge_outboundreply_under_way WHERE state = 'pending')
+         + (SELECT count(*) FROM waku_bridge_openenvelope WHERE state IN ('received', 'postponed'))
+         + (SELECT count(*) FROM waku_bridge_openreply WHERE state = 'pending')
 """
 # A check reads whole tables, at the cost of the server's PostgreSQL: at 50 checks a second it took a third of that.
 CHECK_EVERY_SECONDS = 0.5

@@ -3,13 +3,12 @@
 The partition of a day is made three days before, longer than a weekend. While one is missing, because of a full disk
 or a lock, its rows go to the default partition. They are moved when the partition is made, so no row waits for one.
 
-Work is partitioned by the day on which a row ended (`ended_on`, a date). Open requests and notifications have tables of
-their own (`SplitOpenRows`). Envelopes and replies under way have the last possible date, and a partition of their own.
-The UPDATE that ends a row sets the day, and PostgreSQL moves the row. An UPDATE that reopens the row moves it back.
+What has ended is partitioned by the day on which it ended (`ended_on`, a date). Open rows have tables of their own. The
+statement that ends a row deletes it there and inserts it into the history.
 
-PostgreSQL may have analyzed the partition of rows under way while it was empty. Until the next analysis, all indexes
-seem equally cheap to the planner, also with a million rows, and so does comparing each of two hundred rows with each
-other. So statements for many rows use no joins (`write_rows`), and no condition that fits another index (`unindexed`).
+PostgreSQL may have analyzed a table of open rows while it was empty. Until the next analysis, all indexes seem equally
+cheap to the planner, also with a million rows, and so does comparing each of two hundred rows with each other. So
+statements for many rows use no joins (`write_rows`), and no condition that fits another index (`unindexed`).
 `tests/test_plans.py` checks both.
 """
 
@@ -50,13 +49,9 @@ STORAGE: LiteralString = "fillfactor = 80"  # so that a changed row fits on the 
 # Rows that have ended do not change any more, so the first vacuum should freeze all of them. A month has more
 # transactions than PostgreSQL has numbers for, and rows that are not frozen by then would all be read once more.
 WRITTEN_ONCE: LiteralString = "fillfactor = 100, autovacuum_freeze_min_age = 0"
-# Rows leave the partition of rows under way as fast as they arrive, also where millions wait.
+# Rows leave a table of open rows as fast as they arrive, also where millions wait.
 PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"
-UNDER_WAY = date.max
-# Statements of the queues name the partition of rows under way. Only an UPDATE that ends rows needs the whole table,
-# and this condition, with which PostgreSQL plans for that partition only. It is no equality: without statistics,
-# PostgreSQL would assume that equal values are rare, and look for them instead of for the keys.
-IS_UNDER_WAY: LiteralString = "ended_on >= '9999-12-31'"
+UNDER_WAY = date.max  # the day on which an open row ends, in a view of open and ended rows
 _NAME = re.compile(r"_d(\d{8})$")
 _PARTITIONS: LiteralString = """
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass
@@ -302,7 +297,7 @@ _PRIMARY_KEY: LiteralString = """
 class PartitionByDay(Operation):
     """A migration that partitions a table by day: one partition for each day of its rows, and those made ahead.
 
-    A table that is partitioned by `ended_on` also gets a partition for rows under way, `<table>_under_way`.
+    A table that is partitioned by `ended_on` also gets a partition for open rows. `SplitOpenRows` makes it a table.
     """
 
     reversible = False
@@ -371,8 +366,10 @@ class SplitOpenRows(Operation):
 
     reversible = False
 
-    def __init__(self, table: LiteralString, open_table: LiteralString, history: LiteralString) -> None:
-        self.table, self.open_table, self.history = table, open_table, history
+    def __init__(
+        self, table: LiteralString, open_table: LiteralString, history: LiteralString, key: LiteralString = "id"
+    ) -> None:
+        self.table, self.open_table, self.history, self.key = table, open_table, history, key
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
         """Change nothing, because the migration names its models itself."""
@@ -394,9 +391,10 @@ class SplitOpenRows(Operation):
         yield f"ALTER TABLE {open_table} DROP COLUMN ended_on"  # and with it the keys and the checks
         for (index,) in fetch(_INDEX_NAMES, [open_table]):
             yield f"DROP INDEX {index}"
-        yield f"ALTER TABLE {open_table} ADD PRIMARY KEY (id)"
-        yield f"ALTER SEQUENCE {name}_id_seq OWNED BY {open_table}.id"
-        yield f"ALTER SEQUENCE {name}_id_seq RENAME TO {open_table}_id_seq"
+        yield f"ALTER TABLE {open_table} ADD PRIMARY KEY ({self.key})"
+        if self.key == "id":
+            yield f"ALTER SEQUENCE {name}_id_seq OWNED BY {open_table}.id"
+            yield f"ALTER SEQUENCE {name}_id_seq RENAME TO {open_table}_id_seq"
         for (partition,) in fetch(_PARTITIONS, [name]):
             yield f"ALTER TABLE {partition} RENAME TO {partition.replace(name, self.history, 1)}"
         yield f"ALTER TABLE {name} RENAME TO {self.history}"

@@ -44,7 +44,7 @@ from waku_bridge.console import part
 from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.console.indicators import WakuFacts, many_lost_replies
-from waku_bridge.models import OutboundReply
+from waku_bridge.models import EndedReply
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component import END as COMPONENT_END
 
@@ -260,11 +260,12 @@ def test_an_indicator_without_a_beginning_keeps_the_time_when_it_was_first_seen(
 
 
 def lose(number: int, *, at: datetime | None = None, **fields: Any) -> None:
-    one = rows.make_reply(at=at, **{"state": "unconfirmed", "repeat_count": 1, **fields})
+    made = rows.make_reply(at=at, **{"state": "unconfirmed", "repeat_count": 1, **fields})
+    one = EndedReply.objects.get(pk=made.pk)
     others = [copy(one) for _ in range(number - 1)]
     for other in others:
         other.pk, other.envelope_hash = None, token_bytes(32)
-    OutboundReply.objects.bulk_create(others)
+    EndedReply.objects.bulk_create(others)
 
 
 def test_one_lost_reply_in_twenty_shows_at_any_number_of_replies() -> None:

@@ -170,7 +170,7 @@ PAUSE = """
 BREAK = "ALTER TABLE notifications_openrequest ADD CONSTRAINT broken CHECK (FALSE) NOT VALID"
 REPAIR = """
     ALTER TABLE notifications_openrequest DROP CONSTRAINT broken;
-    DELETE FROM waku_bridge_inboundenvelope WHERE state = 'failed'
+    DELETE FROM waku_bridge_endedenvelope WHERE state = 'failed'
 """
 LOCK = "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()"
 UNLOCK = "ALTER SYSTEM RESET default_transaction_read_only; SELECT pg_reload_conf()"

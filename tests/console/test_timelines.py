@@ -15,7 +15,6 @@ from django.test import Client
 from django.utils import timezone
 
 from kit.buckets.bucket import Limit
-from kit.db.partitions import UNDER_WAY
 from kit.tracing import trace_of
 from notifications.admin import request_timeline_url
 from notifications.gateways.gorush.console.loading import load_seed
@@ -90,7 +89,7 @@ def test_a_timeline_goes_from_the_envelope_to_the_reply(admin_client: Client) ->
     # +2.5 s between publishing and confirming
     told = ("+40 ms", "+2.5 s", "reported later: device_gone", "Nothing: it is over.")
     assert [words for words in told if words not in text] == []
-    InboundEnvelope.objects.all().delete()
+    rows.delete_all(InboundEnvelope)
     assert "Request accepted" in timeline(admin_client, notification)
 
 
@@ -151,8 +150,8 @@ def test_the_pages_of_a_push_of_xmpp_lead_to_its_device_and_to_no_user(admin_cli
 )
 def test_a_timeline_shows_the_state_of_the_reply(admin_client: Client, state: str, sentence: str) -> None:
     notification = make_story()
-    is_over = OutboundReply.State(state).is_terminal
-    OutboundReply.objects.update(state=state, ended_on=timezone.now() if is_over else UNDER_WAY)
+    rows.delete_all(OutboundReply)
+    rows.make_reply(envelope_hash=notification.request.source_key, state=state)
     assert sentence in timeline(admin_client, notification)
 
 

@@ -67,7 +67,7 @@ def states() -> Iterator[tuple[str, str]]:
     for model in (model for app in OURS for model in apps.get_app_config(app).get_models()):
         for field in model._meta.fields:
             name = f"{model.__name__}.{field.name}"
-            if field.choices and name not in NO_STATES:
+            if field.choices and name not in NO_STATES and model._meta.default_permissions:  # the console shows it
                 yield from ((name, str(value)) for value, _ in field.flatchoices)
 
 

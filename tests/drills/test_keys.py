@@ -45,7 +45,7 @@ from tests.rig.conversation import (
     say,
 )
 from tests.rig.delivering import Process, RecordingGateway
-from tests.rig.rows import firebase_token
+from tests.rig.rows import delete_all, firebase_token
 from waku_bridge import identity
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.keys import Identity, chat_key, sign_grant, verify_grant
@@ -125,7 +125,7 @@ def asked(person: Identity, server: Identity | None = None) -> WakuMessage:
 def answers(listener: Identity, kind: type) -> list[Decoded]:
     """Return the answers of a kind that a listener got since the last call."""
     found = [decoded for decoded in replies_to(listener) if isinstance(decoded.body, kind)]
-    OutboundReply.objects.all().delete()
+    delete_all(OutboundReply)
     return found
 
 

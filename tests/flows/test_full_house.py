@@ -16,7 +16,7 @@ from registrations.models import Registration, Route
 from registrations.rules import PROVEN_PER_ADDRESS
 from tests.rig.conversation import OUTSIDER, anybody, push, registration, replies_to, request, say
 from tests.rig.delivering import Process, RecordingGateway
-from tests.rig.rows import apn_token, firebase_token
+from tests.rig.rows import apn_token, delete_all, firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.models import OutboundReply
@@ -41,7 +41,7 @@ class House:
 
     def decide(self, messages: dict[Identity, WakuMessage]) -> list[str]:
         """Have messages decided in one batch, and return the answers."""
-        OutboundReply.objects.all().delete()
+        delete_all(OutboundReply)
         say(*messages.values(), now=self.now, process=self.process)
         errors = [reply.body.error for identity in messages for reply in replies_to(identity)]
         return [RegistrationError(error).name for error in errors]

@@ -133,7 +133,7 @@ def hand_over() -> None:
         "UPDATE notifications_opennotification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'"
     )
     fetch("UPDATE notifications_openrequest SET reply_due_at = now() - interval '1 second'")
-    fetch("UPDATE waku_bridge_outboundreply SET due_at = now() WHERE state = 'pending'")
+    fetch("UPDATE waku_bridge_openreply SET due_at = now() WHERE state = 'pending'")
 
 
 def is_killed_at(place: int, mortal: Mortal) -> bool:

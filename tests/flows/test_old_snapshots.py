@@ -80,9 +80,9 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     with other_session() as session:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute("SELECT FROM notifications_queue")
-        make_ended_rows("waku_bridge_inboundenvelope_under_way", "hash", "new_hash")
+        make_ended_rows("waku_bridge_openenvelope", "hash", "new_hash")
         for table in (
-            "waku_bridge_outboundreply_under_way",
+            "waku_bridge_openreply",
             "notifications_openrequest",
             "notifications_opennotification",
         ):

@@ -45,7 +45,7 @@ from tests.rig.conversation import (
     request,
 )
 from tests.rig.delivering import Process, RecordingGateway, SilentGateway
-from tests.rig.rows import apn_token, make_envelope, make_registration
+from tests.rig.rows import apn_token, delete_all, make_envelope, make_registration
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound, queries
@@ -91,7 +91,7 @@ class Server:
 
     def answers(self, *messages: WakuMessage, to: Identity = CLIENT) -> list[RegistrationError]:
         """Return the errors in the answers to these registrations."""
-        OutboundReply.objects.all().delete()  # old ones have no payload any more
+        delete_all(OutboundReply)  # old ones have no payload any more
         self.receive(*messages)
         return [reply.body.error for reply in replies_to(to)]
 
@@ -562,9 +562,9 @@ def test_messages_about_a_proven_address_go_first_as_often_as_an_operator_sets(
 
 
 _FILL = """
-    INSERT INTO waku_bridge_inboundenvelope_under_way
-        (hash, pubsub_topic, content_topic, timestamp_ns, state, reason, source, received_at)
-    SELECT decode(lpad(to_hex(number), 64, '0'), 'hex'), '', '', number, %s, '', '',
+    INSERT INTO waku_bridge_openenvelope
+        (hash, pubsub_topic, content_topic, timestamp_ns, state, source, received_at)
+    SELECT decode(lpad(to_hex(number), 64, '0'), 'hex'), '', '', number, %s, '',
         now() - interval '1 hour' + number * interval '1 ms'
     FROM generate_series(1, %s) AS number
 """
@@ -574,7 +574,7 @@ def fill(state: str, number: int) -> None:
     """Store envelopes in a state, the first one the oldest."""
     with connection.cursor() as cursor:
         cursor.execute(_FILL, [state, number])
-        cursor.execute("ANALYZE waku_bridge_inboundenvelope_under_way")
+        cursor.execute("ANALYZE waku_bridge_openenvelope")
 
 
 @limit("At most {most} messages are postponed, and as many wait for a topic's key; then the oldest are dropped")

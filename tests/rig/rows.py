@@ -54,7 +54,17 @@ from registrations.messages import TokenType, identity_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
-from waku_bridge.models import CanaryEnvelope, DeadLetter, InboundEnvelope, OutboundReply, StoreWatermark
+from waku_bridge.models import (
+    CanaryEnvelope,
+    DeadLetter,
+    EndedEnvelope,
+    EndedReply,
+    InboundEnvelope,
+    OpenEnvelope,
+    OpenReply,
+    OutboundReply,
+    StoreWatermark,
+)
 from xmpp_bridge.console.models import CanaryRun as XmppCanaryRun
 from xmpp_bridge.models import App, Device
 
@@ -88,7 +98,11 @@ TYPED: tuple[tuple[Any, Callable[[datetime], Any]], ...] = (
 # Values of single tables, by the time of the row.
 OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
     InboundEnvelope: lambda _: {"payload": secrets.token_bytes(200)},
-    OutboundReply: lambda _: {"message_type": MessageType.RESPONSE, "payload": secrets.token_bytes(200)},
+    OutboundReply: lambda at: {
+        "message_type": MessageType.RESPONSE,
+        "payload": secrets.token_bytes(200),
+        "due_at": at,
+    },
     StoreWatermark: lambda _: {"node": f"http://{secrets.token_hex(4)}.test:8645"},
     DeadLetter: lambda _: {"reason": "malformed", "content_topic": "", "raw": "{}", "size_bytes": 2},
     CanaryRun: lambda at: {"state": "passed", "finished_at": at},
@@ -121,6 +135,8 @@ BEHIND: dict[type[Model], tuple[type[Model], type[Model]]] = {
     NotificationRequest: (OpenRequest, AnsweredRequest),
     Notification: (OpenNotification, EndedNotification),
     Attempt: (EndedAttempt, EndedAttempt),
+    InboundEnvelope: (OpenEnvelope, EndedEnvelope),
+    OutboundReply: (OpenReply, EndedReply),
 }
 
 

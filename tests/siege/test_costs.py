@@ -45,7 +45,8 @@ KEPT_PER_BYTE = 3
 BATCH = 200
 # The timestamp of a message beside its payload and topic. Everything else that a node forwards is left out.
 TIMESTAMP_BYTES = 8
-VACUUM = "VACUUM waku_bridge_inboundenvelope, waku_bridge_envelopehash, waku_bridge_outboundreply"
+TABLES = "openenvelope", "endedenvelope", "envelopehash", "openreply", "endedreply"
+VACUUM = f"VACUUM {', '.join(f'waku_bridge_{name}' for name in TABLES)}"
 SIZE = """
     SELECT sum(pg_total_relation_size(oid)) FROM pg_class
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace

@@ -64,12 +64,12 @@ TABLES = """
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname !~ '^(django|auth|tests)'
     GROUP BY 1
 """
-# A flood is hardest when PostgreSQL's statistics have these partitions as empty, until the next ANALYZE.
+# A flood is hardest when PostgreSQL's statistics have these tables as empty, until the next ANALYZE.
 UNDER_WAY = [
-    "waku_bridge_inboundenvelope_under_way",
+    "waku_bridge_openenvelope",
     "notifications_opennotification",
     "notifications_openrequest",
-    "waku_bridge_outboundreply_under_way",
+    "waku_bridge_openreply",
 ]
 NOTHING_UNDER_WAY = f"SELECT {' + '.join(f'(SELECT count(*) FROM {name})' for name in UNDER_WAY[:3])} = 0"
 STATES = "SELECT state, reason, count(*) FROM waku_bridge_inboundenvelope GROUP BY 1, 2 ORDER BY 3 DESC"

@@ -25,7 +25,7 @@ from registrations.models import Registration, Route
 from tests.rig.conversation import push, put, query, registration, replies_to, request, say
 from tests.rig.delivering import DeliveryProcess, Process, RecordingGateway
 from tests.rig.peers import development_node
-from tests.rig.rows import firebase_token
+from tests.rig.rows import delete_all, firebase_token
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbound import inbound
 from waku_bridge.inbound.queries import Limits
@@ -92,7 +92,7 @@ class World:
                 pass
             replies = OutboundReply.objects.filter(envelope_hash__in=hashes).values_list("envelope_hash").distinct()
             self.asked, self.answered = self.asked + len(due), self.answered + replies.count()
-            OutboundReply.objects.all().delete()
+            delete_all(OutboundReply)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_errors_to_outsiders_leave_a_node_its_rate_for_other_replies() -> None:
     with development_node(limit()) as node:
         world = World(Process(RecordingGateway(Outcome.DELIVERED), nodes=[node]))
         world.register(users := [person() for _ in range(SECONDS)])
-        OutboundReply.objects.all().delete()
+        delete_all(OutboundReply)
         hostile = [registration(person(), device_token="e") for _ in range(MALFORMED)]
         # One in five honest registrations is malformed, too: a user's whose phone was reached.
         honest = [
@@ -219,7 +219,7 @@ class Newcomers:
             if step == 1:
                 honest = [registration(new_user), registration(returning, version=2)]
                 messages[len(messages) // 2 : 0] = honest
-            OutboundReply.objects.all().delete()
+            delete_all(OutboundReply)
             say(*messages, now=self.now, process=self.process)
             if step == 1:
                 self.answers += [replies_to(each)[-1].body.success for each in (new_user, returning)]

@@ -53,6 +53,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0014_one_table_of_halts"): POSTPONED,
     ("notifications", "0015_reports_in_requests"): POSTPONED,
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
+    ("waku_bridge", "0007_open_replies"): POSTPONED,
+    ("waku_bridge", "0008_open_envelopes"): POSTPONED,
 }
 
 # Statements that harm a running server, and what to do instead. The first group is the table.

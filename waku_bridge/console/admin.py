@@ -37,6 +37,7 @@ from waku_bridge.console.operations import DropEnvelopes, DropLetters, ProcessAg
 from waku_bridge.models import (
     LOST_REPLIES,
     DeadLetter,
+    EndedEnvelope,
     EnvelopeFault,
     InboundEnvelope,
     OutboundReply,
@@ -50,8 +51,8 @@ MAX_REQUESTS = 100
 MAX_FAILED_COUNTED = 1000
 COUNT_FAILED = f"""
     SELECT count(*) FROM (
-        SELECT FROM waku_bridge_inboundenvelope
-        WHERE state = '{InboundEnvelope.State.FAILED}' AND fault_id = waku_bridge_envelopefault.id LIMIT %s
+        SELECT FROM waku_bridge_endedenvelope
+        WHERE state = '{EndedEnvelope.State.FAILED}' AND fault_id = waku_bridge_envelopefault.id LIMIT %s
     ) AS found
 """
 
@@ -121,7 +122,7 @@ class WaitingFilter(Alone, OnlyFilter):
     title = "envelopes"
     parameter_name = "waiting"
     words = "some wait"
-    condition = Q(Exists(InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault=OuterRef("pk"))))
+    condition = Q(Exists(EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault=OuterRef("pk"))))
 
 
 def failed_url(fault: EnvelopeFault) -> str:
@@ -200,9 +201,8 @@ class ReplyStateFilter(WordFilter):
 
 @admin.display(description="next attempt")
 def next_attempt(reply: OutboundReply) -> str:
-    """Show when a node or a store is asked next. A reply that has ended keeps its last time, which means nothing."""
-    is_over = OutboundReply.State(reply.state).is_terminal
-    return NOTHING if is_over else relative(reply.due_at)
+    """Show when a node or a store is asked next."""
+    return relative(reply.due_at) if reply.due_at else NOTHING
 
 
 @admin.register(OutboundReply)

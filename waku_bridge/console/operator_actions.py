@@ -15,24 +15,30 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.batches.batch import OLD, wake
-from kit.db.partitions import UNDER_WAY
+from kit.db.statements import fetch
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import inbox
-from waku_bridge.models import DeadLetter, InboundEnvelope
+from waku_bridge.models import ENVELOPE, DeadLetter, EndedEnvelope
 from waku_bridge.reading.pages import select
 
 log = structlog.get_logger(__name__)
-State = InboundEnvelope.State
+State = EndedEnvelope.State
 BY_OPERATOR = "operator"
 NS_PER_SECOND = 10**9
+_REOPEN = f"""
+    WITH failed AS (
+        DELETE FROM waku_bridge_endedenvelope WHERE hash = ANY (%b::bytea[]) AND state = '{State.FAILED}' RETURNING *
+    )
+    INSERT INTO waku_bridge_openenvelope ({ENVELOPE}, payload, state)
+    SELECT {ENVELOPE}, payload, '{State.RECEIVED}' FROM failed RETURNING hash
+"""
 
 
 def process_again(envelope_hashes: Collection[bytes]) -> int:
     """Have failed envelopes processed again, and return how many. Workers take them at once."""
-    failed = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
-    count = failed.update(state=State.RECEIVED, reason="", processed_at=None, ended_on=UNDER_WAY)
+    count = len(fetch(_REOPEN, [list(envelope_hashes)]))
     wake(OLD)
     log.info("envelopes_processed_again", count=count)
     return count
@@ -43,7 +49,7 @@ def drop_envelopes(envelope_hashes: Collection[bytes]) -> int:
 
     The hashes stay, so that a copy is not taken for a new message.
     """
-    failed = InboundEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
+    failed = EndedEnvelope.objects.filter(hash__in=envelope_hashes, state=State.FAILED)
     return failed.update(state=State.DROPPED, reason=BY_OPERATOR, payload=None)
 
 
@@ -77,7 +83,7 @@ def _take_in(letter: DeadLetter, *, now: datetime) -> bool:
     # An older message may be a repetition of one whose hash was removed.
     oldest_ns = now_ns - int(timedelta(days=settings.ENVELOPE_RETENTION_DAYS).total_seconds()) * NS_PER_SECOND
     selection = select([raw], letter.pubsub_topic, _topics_of(raw), oldest_ns=oldest_ns, now_ns=now_ns)
-    inbox.store(selection.envelopes, source=letter.source, now=now, path=InboundEnvelope.Path(letter.path))
+    inbox.store(selection.envelopes, source=letter.source, now=now, path=EndedEnvelope.Path(letter.path))
     return bool(selection.envelopes)
 
 

@@ -10,7 +10,7 @@ from traceback import FrameSummary, extract_tb
 from typing import LiteralString
 
 from kit.db.statements import fetch
-from waku_bridge.models import EnvelopeFault, InboundEnvelope
+from waku_bridge.models import EndedEnvelope, EnvelopeFault
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "kit"
@@ -61,12 +61,12 @@ def location_of(frame: FrameSummary) -> str:
 
 def waiting(fault_ids: list[int]) -> list[bytes]:
     """Return the hashes of the envelopes that failed by these faults and are kept, the oldest first."""
-    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__in=fault_ids)
+    failed = EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault__in=fault_ids)
     return list(failed.order_by("received_at").values_list("hash", flat=True)[:MAX_AT_ONCE])
 
 
 def newest_waiting() -> EnvelopeFault | None:
     """Return the fault that was seen last among those with envelopes that are still kept."""
-    failed = InboundEnvelope.objects.filter(state=InboundEnvelope.State.FAILED, fault__isnull=False)
+    failed = EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault__isnull=False)
     faults = EnvelopeFault.objects.filter(pk__in=failed.values("fault"))
     return faults.order_by("-last_seen_at").first()

@@ -20,8 +20,7 @@ from kit.batches.batch import LONG_AGO
 from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, per_minute
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
-from kit.db.partitions import UNDER_WAY, day_of
-from kit.db.statements import array_value, fetch, unindexed, write, write_rows
+from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics import count, observe
 from kit.tracing import note
 from notifications.acceptance import acceptance
@@ -39,6 +38,7 @@ from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.inbound import faults
 from waku_bridge.inbound.queries import Asked, Limits, Verdicts
+from waku_bridge.inbox.inbox import ending
 from waku_bridge.inbox.priority import BUDGET, BYTES_PER_UNIT
 from waku_bridge.messages import (
     BRIDGE,
@@ -163,12 +163,12 @@ _TAKE = """
     WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
 """
 _ROWS = """
-    SELECT * FROM waku_bridge_inboundenvelope_under_way
+    SELECT * FROM waku_bridge_openenvelope
     WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
 _ARRIVAL = "received_at, timestamp_ns"
 _REVERSED = "received_at DESC, timestamp_ns DESC"
-WAITING: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.RECEIVED}'"
+WAITING: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE state = '{State.RECEIVED}'"
 _RECEIVED = f"""
     state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s AND hash <> ALL (%(but)b::bytea[])
 """
@@ -201,20 +201,32 @@ _NEWEST: LiteralString = _TAKE.format(
     order=f"PARTITION BY share ORDER BY {_SIZE}, rank",
     max_bytes="%(max_bytes)s * share",
 )
-_SUSPECTS: LiteralString = f"{unindexed('state')} = '{State.RECEIVED}' AND hash = ANY (%(suspects)b::bytea[])"
+# Without statistics, PostgreSQL may look for a state by its index, instead of for the keys. `<>` fits no index.
+_CAN_BE_TAKEN: LiteralString = f"state <> '{State.PENDING_KEY}'"
+_SUSPECTS: LiteralString = f"{_CAN_BE_TAKEN} AND hash = ANY (%(suspects)b::bytea[])"
 _ONE: LiteralString = _take_in("hash", _SUSPECTS)
 _POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
 _POSTPONE = f"""
-    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
+    UPDATE waku_bridge_openenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])
 """
 _RECALL = f"""
-    UPDATE waku_bridge_inboundenvelope_under_way SET state = '{State.RECEIVED}'
-    WHERE hash = ANY (%b::bytea[]) AND {unindexed("state")} = '{State.POSTPONED}'
+    UPDATE waku_bridge_openenvelope SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND {_CAN_BE_TAKEN}
 """
 _STILL_WAITING = f"""
-    SELECT hash, state <> '{State.PENDING_KEY}' FROM waku_bridge_inboundenvelope_under_way
+    SELECT hash, {_CAN_BE_TAKEN} FROM waku_bridge_openenvelope
     WHERE hash = ANY (%b::bytea[])
 """
+
+
+_FAILED: LiteralString = ending(
+    f"hash = ANY (%(hashes)b::bytea[]) AND {_CAN_BE_TAKEN}",
+    state=f"'{State.FAILED}'",
+    reason="%(reason)s::text",
+    fault_id="%(fault)s::bigint",
+    payload="payload",
+)
+_FAIL: LiteralString = f"WITH {_FAILED} SELECT count(*) FROM ended"
 
 
 def take(
@@ -281,9 +293,7 @@ def quarantine(envelope: Envelope, error: Exception, *, now: datetime) -> None:
 
 
 def _fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now: datetime) -> None:
-    waiting = InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, hash__in=envelope_hashes)
-    failed = waiting.filter(state__in=[State.RECEIVED, State.POSTPONED])
-    failed.update(state=State.FAILED, reason=reason, processed_at=now, ended_on=day_of(now), fault=fault_id)
+    fetch(_FAIL, {"hashes": list(envelope_hashes), "reason": reason, "fault": fault_id, "now": now})
 
 
 def open_all(envelopes: Sequence[Envelope], *, now: datetime) -> list[Item]:
@@ -515,30 +525,20 @@ def _type_of(item: Item) -> str:
 
 _HASHES: LiteralString = "%(hashes)b::bytea[]"
 _of = partial(array_value, _HASHES, "envelope.hash")
-# The values of an ended envelope. Columns that are not listed keep their value.
-_ENDED = {
-    "state": _of("states", "text"),
-    "reason": _of("reasons", "text"),
-    "message_type": _of("types", "smallint"),
-    "message_id": _of("ids", "bytea"),
-    "processed_at": "%(now)s::timestamptz",
-    "payload": "NULL::bytea",
-    "ended_on": "%(today)s::date",
-}
-_COLUMNS = [str(field.column) for field in InboundEnvelope._meta.concrete_fields]  # noqa: SLF001 - documented
-# Other workers skip a row that is deleted. A row that an UPDATE of its day moves to another partition would be a
-# serialization conflict for each worker that selects rows then: with eight workers it ended a quarter of their batches.
+_IS_DECIDED: LiteralString = f"envelope.hash = ANY ({_HASHES}) AND {_of('states', 'text')} <> '{State.PENDING_KEY}'"
+_ENDED: LiteralString = ending(
+    _IS_DECIDED,
+    kept_if=_of("kept", "boolean"),
+    state=_of("states", "text"),
+    reason=_of("reasons", "text"),
+    message_type=_of("types", "smallint"),
+    message_id=_of("ids", "bytea"),
+)
 _CLOSE = f"""
     WITH without_key AS (
-        UPDATE waku_bridge_inboundenvelope_under_way AS envelope SET state = '{State.PENDING_KEY}'
+        UPDATE waku_bridge_openenvelope AS envelope SET state = '{State.PENDING_KEY}'
         WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} = '{State.PENDING_KEY}'
-    ), ended AS (
-        DELETE FROM waku_bridge_inboundenvelope_under_way AS envelope
-        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} <> '{State.PENDING_KEY}'
-        RETURNING {", ".join(_ENDED.get(column, f"envelope.{column}") for column in _COLUMNS)}
-    )
-    INSERT INTO waku_bridge_inboundenvelope ({", ".join(_COLUMNS)})
-    SELECT * FROM ended WHERE {array_value(_HASHES, "ended.hash", "kept", "boolean")}
+    ), {_ENDED} SELECT count(*) FROM ended
 """
 _FORGET: LiteralString = "DELETE FROM waku_bridge_envelopehash WHERE hash = ANY (%b::bytea[])"
 
@@ -555,6 +555,6 @@ def _close(items: Sequence[Item], useless: Useless, *, now: datetime) -> None:
         for item in items
     ]
     columns = "hashes", "states", "reasons", "types", "ids", "kept"
-    write_rows(_CLOSE, columns, rows, now=now, today=day_of(now))
+    write_rows(_CLOSE, columns, rows, now=now)
     if useless.hashes:
         write(_FORGET, [useless.hashes])

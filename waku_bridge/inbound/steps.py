@@ -170,7 +170,7 @@ def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[
 class Postponed(InboxStep):
     """The step that decides about postponed envelopes, once the inbox keeps up."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_inboundenvelope_under_way WHERE state = '{State.POSTPONED}'"
+    waits: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE state = '{State.POSTPONED}'"
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process postponed envelopes within the share of this batch. The next ones follow within a second."""

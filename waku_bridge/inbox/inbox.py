@@ -1,20 +1,20 @@
 """The inbox: the table that every envelope on a topic of ours is written to before anything else happens to it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from django.db import connection
 
 from kit.batches.batch import OLD, OLD_AFTER_SECONDS
-from kit.db.partitions import IS_UNDER_WAY
+from kit.db.statements import fetch
 from kit.metrics import count
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import INBOX_ENVELOPES
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import ENVELOPE, EnvelopeFacts
 
-State = InboundEnvelope.State
-Path = InboundEnvelope.Path
+State = EnvelopeFacts.State
+Path = EnvelopeFacts.Path
 
 NS_PER_DAY = 86_400 * 10**9
 ANNOUNCED_AS = "inbox"
@@ -31,10 +31,9 @@ INSERT = f"""
         ON CONFLICT DO NOTHING
         RETURNING hash
     ), stored AS (
-        INSERT INTO waku_bridge_inboundenvelope
-            (hash, pubsub_topic, content_topic, timestamp_ns, payload,
-             source, path, state, reason, received_at)
-        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', '', %s::timestamptz FROM offered JOIN new USING (hash)
+        INSERT INTO waku_bridge_openenvelope
+            (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, path, state, received_at)
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', %s::timestamptz FROM offered JOIN new USING (hash)
         RETURNING received_at > now() - interval '{OLD_AFTER_SECONDS} seconds' AS is_recent
     ), announced AS (
         SELECT pg_notify('batches', CASE WHEN bool_and(is_recent) THEN '{ANNOUNCED_AS}' ELSE '{OLD}' END)
@@ -46,44 +45,64 @@ INSERT = f"""
 # exceed any timeout, be repeated unchanged, and never succeed.
 SLICE_BYTES = 8 * 1024 * 1024
 OVERLOAD = "overload"
+
+
+def ending(where: LiteralString, *, kept_if: LiteralString = "TRUE", **values: LiteralString) -> LiteralString:
+    """Return the parts ``over`` and ``ended`` of a WITH, which move open envelopes to the history.
+
+    They are those for which a condition holds. ``values`` are expressions for columns of the history, and rows for
+    which ``kept_if`` is false leave none. The statement needs ``now``.
+    """
+    return f"""
+        over AS (DELETE FROM waku_bridge_openenvelope AS envelope WHERE {where} RETURNING *),
+        ended AS (
+            INSERT INTO waku_bridge_endedenvelope ({ENVELOPE}, {", ".join(values)}, processed_at, ended_on)
+            SELECT {ENVELOPE}, {", ".join(values.values())}, %(now)s::timestamptz,
+                (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
+            FROM over AS envelope WHERE {kept_if} RETURNING hash
+        )
+    """
+
+
+_BEYOND_LIMIT: LiteralString = f"""
+    hash = ANY (
+        ARRAY(
+            SELECT hash FROM waku_bridge_openenvelope
+            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
+                SELECT received_at, timestamp_ns FROM waku_bridge_openenvelope
+                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
+                OFFSET %(limit)s LIMIT 1
+            )
+            ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+        ) || ARRAY(
+            SELECT hash FROM waku_bridge_openenvelope
+            WHERE state = '{State.PENDING_KEY}' AND received_at <= (
+                SELECT received_at FROM waku_bridge_openenvelope
+                WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
+            )
+            ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+        )
+    )
+"""
+_DROPPED: LiteralString = ending(_BEYOND_LIMIT, state=f"'{State.DROPPED}'", reason=f"'{OVERLOAD}'")
 # Drops the oldest postponed envelopes, and the oldest that wait for a key, beyond a limit for each of the two. Returns
 # how many it dropped, whether more than the limit wait unopened, when the oldest of these came, and the time.
 # Rows from before the oldest one are not read: they have ended, and stay in the index until no snapshot needs them.
 # The oldest envelope that may stay is found in the index alone, and no envelope that stays is locked.
 BOUND = f"""
-    WITH dropped AS (
-        UPDATE waku_bridge_inboundenvelope
-        SET state = '{State.DROPPED}', reason = '{OVERLOAD}', payload = NULL, processed_at = %(now)s::timestamptz,
-            ended_on = (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
-        WHERE {IS_UNDER_WAY} AND hash = ANY (
-            ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope_under_way
-                WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
-                    SELECT received_at, timestamp_ns FROM waku_bridge_inboundenvelope_under_way
-                    WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
-                    OFFSET %(limit)s LIMIT 1
-                )
-                ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
-            ) || ARRAY(
-                SELECT hash FROM waku_bridge_inboundenvelope_under_way
-                WHERE state = '{State.PENDING_KEY}' AND received_at <= (
-                    SELECT received_at FROM waku_bridge_inboundenvelope_under_way
-                    WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
-                )
-                ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
-            )
-        )
-        RETURNING hash
-    )
-    SELECT (SELECT count(*) FROM dropped), EXISTS (
-        SELECT FROM waku_bridge_inboundenvelope_under_way
+    WITH {_DROPPED}
+    SELECT (SELECT count(*) FROM ended), EXISTS (
+        SELECT FROM waku_bridge_openenvelope
         WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
         ORDER BY received_at OFFSET %(limit)s LIMIT 1
     ), (
-        SELECT min(received_at) FROM waku_bridge_inboundenvelope_under_way
+        SELECT min(received_at) FROM waku_bridge_openenvelope
         WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
     ), clock_timestamp()
 """
+_OF_HASHES: LiteralString = "hash = ANY (%(hashes)b::bytea[])"
+_FORGOTTEN: LiteralString = ending(_OF_HASHES, state=f"'{State.DROPPED}'", reason="%(reason)s::text")
+_DROP: LiteralString = f"WITH {_FORGOTTEN} SELECT count(*) FROM ended"
 KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"
 
 
@@ -134,3 +153,8 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
         new = {bytes(envelope_hash) for (envelope_hash,) in cursor.fetchall()}
     count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
     return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]
+
+
+def drop(envelope_hashes: Collection[bytes], reason: str, *, now: datetime) -> None:
+    """End those of these envelopes that wait. Their senders get no answer."""
+    fetch(_DROP, {"hashes": list(envelope_hashes), "reason": reason, "now": now})

@@ -2,12 +2,11 @@
 
 from django.db.models import QuerySet
 
-from kit.db.partitions import UNDER_WAY
 from waku_bridge import query_topics
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import OpenEnvelope
 from waku_bridge.query_topics import CpuBudget
 
-State = InboundEnvelope.State
+State = OpenEnvelope.State
 
 
 def are_any() -> bool:
@@ -28,5 +27,5 @@ def call_back(*, budget: CpuBudget, limit: int) -> list[bytes]:
     return hashes
 
 
-def _pending() -> QuerySet[InboundEnvelope]:
-    return InboundEnvelope.objects.filter(ended_on__gte=UNDER_WAY, state=State.PENDING_KEY)
+def _pending() -> QuerySet[OpenEnvelope]:
+    return OpenEnvelope.objects.filter(state=State.PENDING_KEY)

@@ -5,8 +5,7 @@ import django.db.models.deletion
 import kit.db.fields
 from django.db import migrations, models
 
-from kit.db.partitions import PartitionByDay
-from waku_bridge.removal.retention import ENVELOPES, HASHES, REPLIES
+from kit.db.partitions import WRITTEN_ONCE, DayTable, PartitionByDay
 
 
 class Migration(migrations.Migration):
@@ -171,9 +170,9 @@ class Migration(migrations.Migration):
                 'constraints': [models.CheckConstraint(condition=models.Q(models.Q(models.Q(('ended_on', datetime.date(9999, 12, 31))), ('state__in', ('received', 'postponed', 'pending_key'))), models.Q(models.Q(('ended_on', datetime.date(9999, 12, 31)), ('state__in', ('received', 'postponed', 'pending_key')), _connector='OR'), _negated=True), _connector='OR'), name='envelope_ended')],
             },
         ),
-        PartitionByDay(HASHES),
-        PartitionByDay(ENVELOPES),
-        PartitionByDay(REPLIES),
+        PartitionByDay(DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)),
+        PartitionByDay(DayTable("waku_bridge_inboundenvelope", "ended_on", storage=WRITTEN_ONCE)),
+        PartitionByDay(DayTable("waku_bridge_outboundreply", "ended_on", storage=WRITTEN_ONCE)),
         migrations.AddConstraint(
             model_name='outboundreply',
             constraint=models.UniqueConstraint(fields=('envelope_hash', 'part', 'ended_on'), name='one_reply_per_envelope'),

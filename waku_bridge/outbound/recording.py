@@ -122,7 +122,7 @@ class _Sealed(NamedTuple):
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
 # An answer is made in the transaction that ends its envelope or request, so two of them are never days apart.
 _INSERT: LiteralString = f"""
-    INSERT INTO waku_bridge_outboundreply
+    INSERT INTO waku_bridge_openreply
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
          is_discarded, needs_confirmation, state, attempt_count, repeat_count, due_at, created_at, node)
     SELECT *, '{OutboundReply.State.PENDING}', 0, 0, %(due_at)s, %(now)s, ''
@@ -132,10 +132,10 @@ _INSERT: LiteralString = f"""
         AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded,
                 needs_confirmation)
     WHERE NOT EXISTS (
-        SELECT FROM waku_bridge_outboundreply AS known
+        SELECT FROM waku_bridge_endedreply AS known
         WHERE ended_on IN ({{days}}) AND known.envelope_hash = new.envelope_hash AND known.part = new.part
     )
-    ON CONFLICT (envelope_hash, part, ended_on) DO NOTHING
+    ON CONFLICT (envelope_hash, part) DO NOTHING
     RETURNING id, envelope_hash, part
 """
 

@@ -18,14 +18,14 @@ from waku_bridge.metrics import (
     REPLIES_UNCHECKED,
     REPLIES_UNCONFIRMED,
 )
-from waku_bridge.models import OutboundReply
+from waku_bridge.models import ReplyFacts
 from waku_bridge.outbound.confirming import Verdict
 from waku_bridge.outbound.publishing import Published
 from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.sending import CHECK_AFTER_SECONDS, MAX_REPEATS, Sent
 
 log = structlog.get_logger(__name__)
-State = OutboundReply.State
+State = ReplyFacts.State
 
 # A reply that no node takes is offered again after this time. The wait grows by the same time with each attempt, up to
 # `MAX_RETRIES_APART` times as long.
@@ -51,12 +51,9 @@ CHANGES: tuple[work.Column, ...] = (
     ("published_at", "timestamptz"),
 )
 REPLIES = work.Table(
-    "waku_bridge_outboundreply_under_way",
-    history="waku_bridge_outboundreply",
-    kept=(
-        *("id", "due_at", "envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "created_at"),
-        *("is_discarded", "needs_confirmation"),
-    ),
+    "waku_bridge_openreply",
+    history="waku_bridge_endedreply",
+    kept=(*("id", "envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "created_at"),),
     ends=(*CHANGES, ("confirmed_at", "timestamptz"), ("ended_on", "date")),
     kept_if="NOT is_discarded",
 )

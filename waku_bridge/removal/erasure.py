@@ -16,20 +16,18 @@ import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
-from kit.db.partitions import UNDER_WAY, day_of
 from kit.display import counted
 from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.inbox import inbox
+from waku_bridge.models import DeadLetter, EndedEnvelope, EndedReply, OpenEnvelope, OpenReply
 from waku_bridge.query_topics import stop_listening_to
 from waku_bridge.removal.locks import lock_all_about
 
 log = structlog.get_logger(__name__)
 FORGOTTEN = "forgotten"
-_STATES = InboundEnvelope.State
-_WAITING = (_STATES.RECEIVED, _STATES.POSTPONED, _STATES.PENDING_KEY, _STATES.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +81,13 @@ def forget(key_hash: bytes, *, now: datetime) -> Traces:
 def _lock_queries(name: str) -> list[bytes]:
     """Lock the envelopes with queries about this user, and return their hashes.
 
-    The table is searched only once: it has no index by topic, because every message would pay for that index.
+    The tables are searched only once: they have no index by topic, because every message would pay for that index.
     """
     if _is_shared(name):
         return []
-    on_topic = InboundEnvelope.objects.filter(content_topic=topics.content_topic(name)).order_by("hash")
-    return [bytes(envelope_hash) for envelope_hash in on_topic.select_for_update().values_list("hash", flat=True)]
+    own = {"content_topic": topics.content_topic(name)}
+    on_topic = [table.objects.filter(**own).order_by("hash") for table in (OpenEnvelope, EndedEnvelope)]
+    return [bytes(row.hash) for rows in on_topic for row in rows.select_for_update().only("hash")]
 
 
 def _is_shared(name: str) -> bool:
@@ -134,14 +133,13 @@ def _remove_notifications(own: QuerySet[Notification]) -> None:
     forget_keys((bridge, bytes(key)) for bridge, key in requests.values_list("bridge", "request_key"))
     remove_requests(own_ids)
     _remove_replies(envelope_hashes)
-    InboundEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
+    EndedEnvelope.objects.filter(hash__in=envelope_hashes).update(message_id=None)
 
 
 def _remove_replies(envelope_hashes: Collection[bytes]) -> None:
     """Remove the open replies, which waits for workers that end one of them, and then those in the history."""
-    replies = OutboundReply.objects.filter(envelope_hash__in=envelope_hashes)
-    replies.filter(ended_on=UNDER_WAY).delete()
-    replies.delete()
+    for replies in (OpenReply, EndedReply):
+        replies.objects.filter(envelope_hash__in=envelope_hashes).delete()
 
 
 def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -> None:
@@ -150,7 +148,7 @@ def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -
     if not _is_shared(name):
         DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
     _remove_replies(asked)
-    envelopes = InboundEnvelope.objects.filter(hash__in=asked)
-    dropped = {"state": InboundEnvelope.State.DROPPED, "processed_at": now, "ended_on": day_of(now)}
-    envelopes.filter(state__in=_WAITING).update(reason=FORGOTTEN, **dropped)
+    inbox.drop(asked, FORGOTTEN, now=now)
+    envelopes = EndedEnvelope.objects.filter(hash__in=asked)
+    envelopes.filter(state=EndedEnvelope.State.FAILED).update(state=EndedEnvelope.State.DROPPED, reason=FORGOTTEN)
     envelopes.update(content_topic="", payload=None, message_id=None)

@@ -17,8 +17,8 @@ from registrations import retention as upkeep
 from waku_bridge.models import DeadLetter, EnvelopeFault
 
 HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)
-ENVELOPES = DayTable("waku_bridge_inboundenvelope", "ended_on", storage=WRITTEN_ONCE)
-REPLIES = DayTable("waku_bridge_outboundreply", "ended_on", storage=WRITTEN_ONCE)
+ENVELOPES = DayTable("waku_bridge_endedenvelope", "ended_on", storage=WRITTEN_ONCE)
+REPLIES = DayTable("waku_bridge_endedreply", "ended_on", storage=WRITTEN_ONCE)
 
 
 def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:

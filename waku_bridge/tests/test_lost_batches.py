@@ -19,7 +19,7 @@ from tests.rig import rows
 from tests.rig.delivering import Process
 from waku_bridge import bridge
 from waku_bridge.inbound import inbound
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import InboundEnvelope, OpenEnvelope
 
 pytestmark = pytest.mark.django_db
 
@@ -92,9 +92,9 @@ def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFligh
     for _ in range(2):
         kill_a_process_with(journal)
     journal.clear()
-    InboundEnvelope.objects.update(state="pending_key")
+    OpenEnvelope.objects.update(state="pending_key")
     assert [Process().process_batch(now=timezone.now()) for _ in range(4)] == [False] * 4
-    InboundEnvelope.objects.update(state="received")
+    OpenEnvelope.objects.update(state="received")
     Process().process_batch(now=timezone.now())
     assert [state for state, _ in states()] == ["dropped"]
 

@@ -237,7 +237,7 @@ INSERT INTO notifications_endedattempt (notification_id, number, gateway, token_
     WHEN n.state = 'delivered' THEN 'delivered' WHEN n.state = 'dead_token' THEN 'dead'
     WHEN n.state = 'undeliverable' THEN 'payload' END AS outcome) o WHERE o.outcome IS NOT NULL;
 
-INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
+INSERT INTO waku_bridge_endedenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
     message_type, message_id, source, path, received_at, processed_at, ended_on)
     SELECT pg_temp.envelope(n), '/waku/2/rs/16/32', '/waku/1/0x01020304/rfc26', 0, NULL, 'processed', '', 20,
     sha256(('metadata message ' || n)::bytea), 'http://127.0.0.1:8645', 'live', at, at + interval '15 milliseconds',
@@ -245,42 +245,60 @@ INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, time
     FROM generate_series(pg_temp.first_kept_request(), pg_temp.request(pg_temp.notifications())) n,
     LATERAL (SELECT pg_temp.requested_at(n) - interval '10 milliseconds' AS at) r;
 
-INSERT INTO waku_bridge_inboundenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, reason,
-    message_type, message_id, source, path, received_at, processed_at, ended_on)
-    SELECT pg_temp.envelope(-n), '/waku/2/rs/16/32',
-    '/waku/1/0x' || encode(substr(sha256((n % 70000)::text::bytea), 1, 4), 'hex') || '/rfc26', 0,
-    CASE WHEN state IN ('failed', 'received', 'pending_key') THEN sha512(n::text::bytea) END, state,
-    CASE state WHEN 'failed' THEN 'ValueError'
-    WHEN 'dropped' THEN (ARRAY['not_decryptable', 'bad_signature', 'unsigned_message', 'unknown_type'])[1 + c % 4]
-    ELSE CASE WHEN c % 20 = 0 THEN 'nothing_found' WHEN c % 50 = 1 THEN 'stale_version' ELSE '' END END,
-    CASE WHEN state IN ('failed', 'received', 'pending_key', 'dropped') THEN NULL WHEN c % 20 = 1 THEN 16 ELSE 18 END,
-    NULL, 'http://127.0.0.1:8645', CASE WHEN c < 9000 THEN 'live' WHEN c < 9900 THEN 'store' ELSE 'backfill' END, at,
-    CASE WHEN state NOT IN ('received', 'pending_key') THEN at + interval '15 milliseconds' END,
-    CASE WHEN state IN ('received', 'pending_key') THEN '9999-12-31'
-    ELSE ((at + interval '15 milliseconds') AT TIME ZONE 'UTC')::date END
+CREATE TEMP TABLE made_envelopes AS
+    SELECT pg_temp.envelope(-n) AS hash, '/waku/2/rs/16/32' AS pubsub_topic,
+    '/waku/1/0x' || encode(substr(sha256((n % 70000)::text::bytea), 1, 4), 'hex') || '/rfc26' AS content_topic,
+    0 AS timestamp_ns, CASE WHEN state IN ('failed', 'received', 'pending_key') THEN sha512(n::text::bytea) END AS payload,
+    state, 'http://127.0.0.1:8645' AS source,
+    CASE WHEN c < 9000 THEN 'live' WHEN c < 9900 THEN 'store' ELSE 'backfill' END AS path, at AS received_at, c
     FROM (SELECT pg_temp.request(pg_temp.notifications()) - pg_temp.first_kept_request() AS last) p,
     generate_series(1, last) n, LATERAL (SELECT pg_temp.chance(n, 21) AS c,
     now() - interval '3 days' * (1 - n::float8 / last) AS at) r, LATERAL (SELECT CASE WHEN n > last - 20 THEN 'received'
     WHEN n > last - 30 THEN 'pending_key' WHEN c < 300 THEN 'dropped' WHEN c < 302 THEN 'failed' ELSE 'processed' END
     AS state) s;
 
+INSERT INTO waku_bridge_openenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path,
+    received_at)
+    SELECT hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path, received_at
+    FROM made_envelopes WHERE state IN ('received', 'pending_key');
+
+INSERT INTO waku_bridge_endedenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path,
+    received_at, reason, message_type, processed_at, ended_on)
+    SELECT hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path, received_at,
+    CASE state WHEN 'failed' THEN 'ValueError'
+    WHEN 'dropped' THEN (ARRAY['not_decryptable', 'bad_signature', 'unsigned_message', 'unknown_type'])[1 + c % 4]
+    ELSE CASE WHEN c % 20 = 0 THEN 'nothing_found' WHEN c % 50 = 1 THEN 'stale_version' ELSE '' END END,
+    CASE WHEN state IN ('failed', 'dropped') THEN NULL WHEN c % 20 = 1 THEN 16 ELSE 18 END, at, (at AT TIME ZONE 'UTC')::date
+    FROM made_envelopes, LATERAL (SELECT received_at + interval '15 milliseconds' AS at) r
+    WHERE state NOT IN ('received', 'pending_key');
+
 INSERT INTO waku_bridge_envelopehash (hash, sent_on)
     SELECT hash, (received_at AT TIME ZONE 'UTC')::date FROM waku_bridge_inboundenvelope;
 
-INSERT INTO waku_bridge_outboundreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
-    message_hash, state, attempt_count, repeat_count, due_at, created_at, published_at,
-    confirmed_at, node, ended_on)
-    SELECT hash, 0, message_type + 1, pubsub_topic, content_topic, 0, sha256(hash),
-    CASE WHEN is_new THEN CASE WHEN c < 3000 THEN 'pending' ELSE 'published' END WHEN c < 9900 THEN 'confirmed'
-    WHEN c < 9995 THEN 'unconfirmed' ELSE 'abandoned' END, 1 + c % 2, c / 9900,
-    CASE WHEN is_new THEN now() + interval '2 seconds' ELSE processed_at END, processed_at,
-    CASE WHEN NOT is_new OR c >= 3000 THEN processed_at + interval '20 milliseconds' END,
-    CASE WHEN NOT is_new AND c < 9900 THEN processed_at + interval '3 seconds' END, 'http://127.0.0.1:8645',
-    CASE WHEN is_new THEN '9999-12-31' ELSE (processed_at AT TIME ZONE 'UTC')::date END
+CREATE TEMP TABLE made_replies AS
+    SELECT hash AS envelope_hash, 0 AS part, message_type + 1 AS message_type, pubsub_topic, content_topic,
+    0 AS timestamp_ns, sha256(hash) AS message_hash, 1 + c % 2 AS attempt_count, c / 9900 AS repeat_count,
+    processed_at AS created_at, 'http://127.0.0.1:8645' AS node, c, is_new
     FROM waku_bridge_inboundenvelope, LATERAL (SELECT abs(hashtext(encode(hash, 'hex')) % 10000) AS c,
     received_at > now() - interval '20 seconds' AS is_new) r
     WHERE state = 'processed' AND message_type IN (16, 18, 20)
     ORDER BY received_at;
+
+INSERT INTO waku_bridge_openreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
+    message_hash, attempt_count, repeat_count, created_at, node, state, due_at, published_at)
+    SELECT envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns, message_hash, attempt_count,
+    repeat_count, created_at, node, CASE WHEN c < 3000 THEN 'pending' ELSE 'published' END,
+    now() + interval '2 seconds', CASE WHEN c >= 3000 THEN created_at + interval '20 milliseconds' END
+    FROM made_replies WHERE is_new;
+
+INSERT INTO waku_bridge_endedreply (envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns,
+    message_hash, attempt_count, repeat_count, created_at, node, state, published_at, confirmed_at, ended_on)
+    SELECT envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns, message_hash, attempt_count,
+    repeat_count, created_at, node,
+    CASE WHEN c < 9900 THEN 'confirmed' WHEN c < 9995 THEN 'unconfirmed' ELSE 'abandoned' END,
+    created_at + interval '20 milliseconds', CASE WHEN c < 9900 THEN created_at + interval '3 seconds' END,
+    (created_at AT TIME ZONE 'UTC')::date
+    FROM made_replies WHERE NOT is_new;
 
 INSERT INTO waku_bridge_deadletter (digest, reason, pubsub_topic, content_topic, raw, size_bytes, source, path,
     received_at)

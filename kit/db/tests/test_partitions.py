@@ -13,7 +13,7 @@ from kit.db import deleting, partitions
 from kit.db.concurrently import AddIndexAnew
 from kit.db.connections import connection_parameters
 from kit.db.deleting import delete_in_chunks
-from kit.db.partitions import IS_UNDER_WAY, MADE_AHEAD, UNDER_WAY, DayTable, PartitionByDay
+from kit.db.partitions import MADE_AHEAD, DayTable, PartitionByDay
 from kit.db.statements import fetch, stored
 from registrations.models import RegistrationEvent
 from tests.rig import rows
@@ -183,54 +183,6 @@ def test_a_week_is_dropped_after_its_last_day_except_for_kept_rows():
     assert list(WEEKS.drop_days(NOON, kept=lambda _: [last])) == []
     assert list(WEEKS.drop_days(NOON + DAY, kept=lambda _: [last])) == [0]
     assert where() == [("made_up_default", 1), ("made_up_default", 4)]
-
-
-# By the day on which a row ended -------------------------------------------------------------------------------------
-
-WORK = DayTable("made_up_work", "ended_on")
-
-
-@pytest.fixture
-def _work():
-    run("CREATE TABLE made_up_work (name text PRIMARY KEY, ended_on date NOT NULL DEFAULT '9999-12-31')")
-    run("INSERT INTO made_up_work VALUES ('waits', DEFAULT), ('over', %s)", NOON.date())
-    with transaction.atomic(), connection.schema_editor() as editor:
-        PartitionByDay(WORK).database_forwards("", editor, None, None)
-    yield
-    run("DROP TABLE made_up_work")
-
-
-def where_work_is() -> dict[str, str]:
-    rows: list[tuple[str, str]] = fetch("SELECT name, tableoid::regclass::text FROM made_up_work")
-    return dict(rows)
-
-
-def end(name: str, day: date) -> None:
-    run("UPDATE made_up_work SET ended_on = %s WHERE name = %s", day, name)
-
-
-@pytest.mark.usefixtures("_work")
-def test_a_row_that_ends_is_moved_to_its_day_and_back_when_it_is_retried():
-    assert where_work_is() == {"waits": "made_up_work_under_way", "over": "made_up_work_d20260301"}
-    end("waits", NOON.date())
-    assert where_work_is() == {"waits": "made_up_work_d20260301", "over": "made_up_work_d20260301"}
-    end("waits", UNDER_WAY)
-    assert where_work_is()["waits"] == "made_up_work_under_way"
-    plan = "\n".join(line for (line,) in fetch(f"EXPLAIN SELECT FROM made_up_work WHERE {IS_UNDER_WAY}"))
-    assert "made_up_work_under_way" in plan
-    assert "made_up_work_d" not in plan
-
-
-@pytest.mark.usefixtures("_work")
-def test_a_row_that_ended_on_a_day_without_a_partition_is_moved_and_one_under_way_is_never_dropped():
-    far = NOON + 40_000 * DAY
-    end("over", far.date())
-    assert where_work_is()["over"] == "made_up_work_default"
-    WORK.make_ahead(now=far)
-    assert where_work_is()["over"] == WORK.partition(far.date())
-    end("over", date(1999, 1, 1))
-    list(WORK.drop_before(far))
-    assert where_work_is() == {"waits": "made_up_work_under_way"}
 
 
 # Indexes, deletion and estimates --------------------------------------------------------------------------------------

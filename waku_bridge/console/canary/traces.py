@@ -18,7 +18,16 @@ from waku_bridge.console.canary.diagnosis import Facts
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.messages import BRIDGE
-from waku_bridge.models import CanaryEnvelope, EnvelopeHash, InboundEnvelope, OutboundReply
+from waku_bridge.models import (
+    CanaryEnvelope,
+    EndedEnvelope,
+    EndedReply,
+    EnvelopeHash,
+    InboundEnvelope,
+    OpenEnvelope,
+    OpenReply,
+    OutboundReply,
+)
 from waku_bridge.removal.locks import lock_all_about
 
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
@@ -57,11 +66,13 @@ def remove_traces(*, now: datetime) -> None:
     It first waits for workers that process one of the canary's envelopes: see `locks`.
     """
     marked = list(CanaryEnvelope.objects.values_list("hash", flat=True))
-    envelopes = InboundEnvelope.objects.filter(hash__in=marked)
+    OpenEnvelope.objects.filter(hash__in=marked).delete()
+    envelopes = EndedEnvelope.objects.filter(hash__in=marked)
     asked = list(envelopes.filter(message_id__isnull=False).values_list("message_id", flat=True))
     envelopes.delete()
     EnvelopeHash.objects.filter(hash__in=marked).delete()
-    OutboundReply.objects.filter(envelope_hash__in=marked).delete()
+    for replies in (OpenReply, EndedReply):
+        replies.objects.filter(envelope_hash__in=marked).delete()
     for key_hash in sorted({identity.key_hash for identity in canary_identities()}):
         lock_all_about(key_hash)
         _remove_registrations(key_hash)

@@ -77,5 +77,5 @@ def test_only_the_envelopes_of_a_fault_are_processed_again_with_it() -> None:
     assert faults.newest_waiting() is not None
     assert process_again(faults.waiting([fault.pk])) == 1
     assert process_again(faults.waiting([fault.pk])) == 0
-    assert list(InboundEnvelope.objects.filter(fault=fault).values_list("state", flat=True)) == ["received"]
+    assert InboundEnvelope.objects.filter(state="received", fault=None).count() == 1
     assert str(faults.newest_waiting()) == "ValueError"

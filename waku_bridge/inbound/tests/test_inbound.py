@@ -40,7 +40,7 @@ from tests.rig.conversation import (
     to_server,
 )
 from tests.rig.delivering import Process, RecordingGateway
-from tests.rig.rows import apn_token
+from tests.rig.rows import apn_token, delete_all
 from tests.rig.statements import at_once, beside
 from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize
@@ -56,7 +56,7 @@ from waku_bridge.messages import (
     RegistrationError,
     RegistrationResponse,
 )
-from waku_bridge.models import EnvelopeFault, InboundEnvelope, OutboundReply
+from waku_bridge.models import EnvelopeFault, InboundEnvelope, OpenEnvelope, OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -150,7 +150,7 @@ def proven():
     """Make a client to whose phone something was delivered."""
     process = say(registration(), now=NOW)
     Route.objects.update(delivered_digest=F("address_digest"))
-    OutboundReply.objects.all().delete()
+    delete_all(OutboundReply)
     return process
 
 
@@ -383,7 +383,7 @@ def test_no_other_envelope_is_quarantined_for_the_one_that_failed():
     batch = Batch(1, NOW)
     with pytest.raises(DecryptionError):
         step.work(batch)
-    InboundEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found
+    OpenEnvelope.objects.filter(hash=poisoned[0]).update(state=State.PENDING_KEY)  # as if locked: not to be found
     step.rolled_back(batch)
     step.quarantine(DecryptionError(), batch)
     assert InboundEnvelope.objects.get(hash=good[0]).state == State.RECEIVED

@@ -14,6 +14,7 @@ from notifications.models import DecidedAtOnce, Notification, NotificationReques
 from tests.limits.page import limit
 from tests.rig.conversation import EPHEMERAL, OUTSIDER, push, put, registration, replies_to, request, say
 from tests.rig.delivering import Process, RecordingGateway
+from tests.rig.rows import delete_all
 from waku_bridge.inbound.inbound import HASHES_PER_HOUR, ROWS_PER_MINUTE
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
@@ -117,7 +118,7 @@ def test_a_repeat_of_such_a_request_is_answered_as_before_and_not_delivered(days
     say(registration(), now=now, process=process)
     assert refused() == [[ReportError.NOT_REGISTERED]]
     for message, at in ((again, now), (later, now + days * DAY - HOUR)):
-        OutboundReply.objects.all().delete()
+        delete_all(OutboundReply)
         list(retention.purge(now=at, keep=30 * DAY))
         say(message, now=at, process=process)
         assert refused() == [[ReportError.NOT_REGISTERED]]

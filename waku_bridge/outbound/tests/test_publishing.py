@@ -41,6 +41,13 @@ from waku_bridge.outbound.results import CHECK_AFTER
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+END_ALL = """
+    WITH gone AS (DELETE FROM waku_bridge_openreply RETURNING *)
+    INSERT INTO waku_bridge_endedreply SELECT ended.* FROM gone, jsonb_populate_record(
+        NULL::waku_bridge_endedreply,
+        to_jsonb(gone) || jsonb_build_object('state', 'confirmed', 'ended_on', current_date)
+    ) AS ended
+"""
 State = OutboundReply.State
 pytestmark = pytest.mark.django_db
 
@@ -279,9 +286,7 @@ def test_a_late_result_does_not_change_a_reply_that_another_worker_published(clo
     class Slow(Node):
         async def publish(self, pubsub_topic, message):
             with psycopg.connect(**connection.get_connection_params(), autocommit=True) as database:
-                database.execute(
-                    "UPDATE waku_bridge_outboundreply SET state = 'confirmed', payload = NULL, ended_on = current_date"
-                )
+                database.execute(END_ALL)
             return await super().publish(pubsub_topic, message)
 
     publish(Slow())

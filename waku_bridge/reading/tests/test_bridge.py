@@ -155,7 +155,7 @@ async def test_a_standby_takes_over_and_finds_the_page_of_the_dead_bridge_in_the
         await until_held()
         async with bridge(world):
             locked = await psycopg.AsyncConnection.connect(**connection_parameters())
-            await locked.execute("LOCK TABLE waku_bridge_inboundenvelope IN ACCESS EXCLUSIVE MODE")
+            await locked.execute("LOCK TABLE waku_bridge_openenvelope IN ACCESS EXCLUSIVE MODE")
             ours = world.publish(*messages(5))
             await until(lambda: asyncio.sleep(0.05, not len(world.devnode.ring)), "the page was drained")
             first.send_signal(signal)

@@ -393,7 +393,7 @@ async def fail_over(world, *lost):
     """End the connection and remove these envelopes, as if a standby without them was promoted."""
     [(pid,)] = await world.session.execute("SELECT pg_backend_pid()")
     async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as other:
-        for table in ("waku_bridge_inboundenvelope", "waku_bridge_envelopehash"):
+        for table in ("waku_bridge_openenvelope", "waku_bridge_envelopehash"):
             await other.execute(f"DELETE FROM {table} WHERE hash = ANY (%s::bytea[])", [list(lost)])
         await other.execute("SELECT pg_terminate_backend(%s)", [pid])
     with suppress(psycopg.Error):

@@ -25,7 +25,7 @@ from tests.rig.statements import beside
 from waku_bridge.codec import topics
 from waku_bridge.console.canary.traces import mark, remove_traces
 from waku_bridge.identity import canary_identity
-from waku_bridge.models import DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.models import DeadLetter, InboundEnvelope, OpenEnvelope, OutboundReply
 from waku_bridge.removal.erasure import find_traces, forget
 from waku_bridge.tests.test_query_topics import Listening
 
@@ -150,7 +150,7 @@ def test_erasure_removes_the_version_of_an_unregistered_installation():
 
 # The rows of one client that other code locks, in this order.
 OTHERS = {
-    "processing": (InboundEnvelope, Registration, Route, OpenNotification),
+    "processing": (OpenEnvelope, Registration, Route, OpenNotification),
     "recording": (EndedAttempt, Route, OpenNotification),
     "answering": (OpenRequest, OpenNotification),
 }
@@ -160,7 +160,7 @@ def make_client():
     """Make one row of every kind about the canary, which can be erased like any user."""
     key_hash = canary_identity().key_hash
     rows.make_story(public_key_hash=key_hash)
-    InboundEnvelope.objects.all().delete()
+    rows.delete_all(InboundEnvelope)
     query = rows.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
     mark(query.hash, now=timezone.now())
 
