@@ -39,9 +39,9 @@ from notifications.retention import BY_DAY
 from registrations.models import Route
 from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
-from waku_bridge.inbound.steps import Inbox
-from waku_bridge.outbound.results import REPLIES as REPLY_ROWS
-from waku_bridge.removal.retention import ENVELOPES, REPLIES
+from waku_bridge.inbox.steps import Inbox
+from waku_bridge.outbound.outbox import REPLIES as REPLY_ROWS
+from waku_bridge.removal import ENVELOPES, REPLIES
 
 RATE, CHUNK_SECONDS = 200, 60
 PHONES = RATE * CHUNK_SECONDS  # each gets one push in a chunk: a second one would be coalesced with a late first one

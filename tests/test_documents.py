@@ -21,7 +21,7 @@ from tests import conformance
 from tests.limits import test_kept, test_waku, test_xmpp
 from tests.limits.page import NUMBERS, PAGE, ROWS
 from tests.recipes.stage import anchor
-from waku_bridge.inbound.tests import test_remains
+from waku_bridge.inbox.tests import test_remains
 from waku_bridge.reading.tests import test_dead_letters
 
 ROOT = Path(__file__).resolve().parents[1]

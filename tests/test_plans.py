@@ -22,14 +22,14 @@ from kit.db.statements import fetch
 from tests.rig.delivering import Process
 from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request
 from tests.rig.statements import generic_plan
-from waku_bridge.outbound.results import REPLIES
+from waku_bridge.outbound.outbox import REPLIES
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
 STATEMENT = re.compile(r"\s*(?:WITH|SELECT|UPDATE|DELETE|INSERT)\b")
 TRUE_OF_ALL = re.compile(r"\((?:queue_id|route_id|expires_at) >=? (?:'[^']*'::[\w ]+|0)\)(?: AND )?")
 # parts of other statements
-PARTS = {f"waku_bridge.inbound.inbound.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
+PARTS = {f"waku_bridge.inbox.inbox.{name}" for name in ("_ROWS", "_A_FIFTH", "WAITING")}
 WORK = r"\b(?:notifications|waku_bridge)_open(?:\w+)\b"
 SCAN = re.compile(rf"\bScan .*on {WORK}")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -10,7 +10,7 @@ from kit.http import lasting_connections
 from kit.processes import once
 from notifications import bridges
 from notifications.delivery.steps import Delivery
-from waku_bridge.inbound.steps import InboxIntake
+from waku_bridge.inbox.steps import InboxIntake
 from waku_bridge.messages import BRIDGE
 from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes, Outbox

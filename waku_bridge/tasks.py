@@ -18,11 +18,10 @@ from kit.db.reasons import reason
 from kit.expiry.models import waiting
 from kit.processes.tasks import MessageTask
 from registrations.retention import remove_tombstones
-from waku_bridge import query_topics
-from waku_bridge.inbox import inbox, pending_keys
+from waku_bridge import query_topics, removal
+from waku_bridge.inbox import inbox
 from waku_bridge.models import OpenEnvelope
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
-from waku_bridge.removal import retention
 
 # Limit of the envelopes with a pending key that one run takes up.
 PENDING_LIMIT = 2000
@@ -56,7 +55,7 @@ def derive_topic_keys() -> None:
 
 
 def _call_back_pending(budget: CpuBudget) -> None:
-    called = pending_keys.call_back(budget=budget, limit=PENDING_LIMIT)
+    called = inbox.derive_needed_keys(budget=budget, limit=PENDING_LIMIT)
     if called:
         recent = database_now() - timedelta(seconds=OLD_AFTER_SECONDS)
         old = OpenEnvelope.objects.filter(hash__in=called, received_at__lt=recent)
@@ -73,7 +72,7 @@ def _ask_for_keys() -> None:
     """Schedule a task that derives keys. While the broker is unreachable, derive them here, in the same budget."""
     try:
         for run in count():
-            if _is_scheduled() or not pending_keys.are_any():
+            if _is_scheduled() or not inbox.need_keys():
                 return
             if not run:
                 log.warning("keys_not_scheduled")
@@ -98,7 +97,7 @@ def _is_scheduled() -> bool:
 def expire_registrations() -> None:
     """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
     now = database_now()
-    expired = sum(retention.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
+    expired = sum(removal.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
     if waiting("registrations"):
         return  # the clock may be wrong, and without tombstones a replay of old registrations would be accepted
     removed = {
@@ -114,5 +113,5 @@ def expire_registrations() -> None:
 def purge() -> None:
     """Remove rows that are older than the settings promise. The next run goes on where the time limit ends this one."""
     keep = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
-    if removed := run_for_a_while(retention.purge(now=database_now(), keep=keep)):
+    if removed := run_for_a_while(removal.purge(now=database_now(), keep=keep)):
         log.info("purged", envelopes=removed)

@@ -30,11 +30,11 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # enable_seqscan: `_FIND_KNOWN` (notifications/acceptance/storing.py) and `_FINISH`
 # (notifications/delivery/recording.py) read all notifications, and `_FIND_ADDRESSEES`
 # (notifications/acceptance/acceptance.py) reads all registrations.
-# enable_hashjoin: with an index scan of the whole table, `_FIND_ADDRESSEES`, `_CLAIM`
-# (notifications/queues/claim.py) and `_RECORD` (waku_bridge/outbound/publishing.py) hash every row.
+# enable_hashjoin: with an index scan of the whole table, `_FIND_ADDRESSEES` and `_CLAIM`
+# (notifications/queues/claim.py) hash every row.
 # enable_mergejoin: without hash joins, these statements use merge joins in three of four cases, and so does the update
 # of attempts (notifications/delivery/recording.py).
-# enable_bitmapscan: `_TAKE` (waku_bridge/inbound/inbound.py) and `EXPIRED` (notifications/queues/queues.py) read and
+# enable_bitmapscan: `_TAKE` (waku_bridge/inbox/inbox.py) and `EXPIRED` (notifications/queues/queues.py) read and
 # sort all waiting rows, if few rows waited when the statistics were made, instead of reading the first index entries.
 #
 # lock_timeout, in ms: an item whose row another session, such as an operator's, keeps locked for longer waits.

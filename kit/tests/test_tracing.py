@@ -145,13 +145,13 @@ def fail(error):
 
 
 def test_an_error_is_sent_with_its_words_and_the_trace_of_its_envelope(collecting):
-    log = structlog.get_logger("waku_bridge.inbound.inbound")
+    log = structlog.get_logger("waku_bridge.inbox.processing")
     (error,) = reported(collecting, lambda: log.error("envelope_failed", envelope_hash=A.hex(), error="KeyError"))
     assert (error.body.string_value, error.event_name, error.severity_text) == ("envelope_failed",) * 2 + ("ERROR",)
     assert error.trace_id == trace_of(A).id
     assert attributes(error.attributes)["error.type"] == "KeyError"
     assert A.hex() not in str(error)
-    assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbound.inbound"
+    assert attributes(error.attributes)["pushserver.logger"] == "waku_bridge.inbox.processing"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from registrations.models import Registration
 from spark_reports.console.panels import PAGES
 from spark_reports.nights.closing import last_closed_day
 from tests.rig import reports, rows
-from waku_bridge.inbound import faults
+from waku_bridge.inbox import faults
 
 CONSOLE = "admin/"
 

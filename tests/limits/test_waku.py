@@ -48,8 +48,7 @@ from tests.rig.delivering import Process, RecordingGateway, SilentGateway
 from tests.rig.rows import apn_token, delete_all, make_envelope, make_registration
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
-from waku_bridge.inbound import inbound, queries
-from waku_bridge.inbox import pending_keys
+from waku_bridge.inbox import inbox, processing, queries
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS
 from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.messages import MessageType, RegistrationError, WakuMessage
@@ -83,7 +82,7 @@ class Server:
         raise AssertionError
 
     def _has_new_keys(self) -> bool:
-        return bool(pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000))
+        return bool(inbox.derive_needed_keys(budget=CpuBudget(0, 60), limit=1000))
 
     def deliver(self) -> None:
         """Carry out the pushes that are due, and answer the requests."""
@@ -108,7 +107,7 @@ def server(time: Time, gateway: RecordingGateway, instead: Instead, monkeypatch:
     instead(own_buckets, lambda: buckets)
     instead(own_admission, lambda: admission)
     limits = cache(partial(queries.Limits, clock=time.seconds, share=share))
-    monkeypatch.setattr(inbound, "_query_limits", limits)
+    monkeypatch.setattr(processing, "_query_limits", limits)
     return Server(time, Process(gateway))
 
 

@@ -28,7 +28,7 @@ from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity, sign_grant
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.identity import server_identity
-from waku_bridge.inbox import inbox, pending_keys
+from waku_bridge.inbox import inbox
 from waku_bridge.messages import Decoded, Envelope, MessageType, Query, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget
@@ -114,7 +114,7 @@ def say(*messages: WakuMessage, now: datetime | None = None, process: Process | 
     moment, process = now or timezone.now(), process or Process()
     put(*messages, now=moment)
     process.process_batch(now=moment)
-    if pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000):
+    if inbox.derive_needed_keys(budget=CpuBudget(0, 60), limit=1000):
         process.process_batch(now=moment)
     return process
 

@@ -28,11 +28,11 @@ from tests.rig.conversation import request as push_request
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from tests.rig.statements import other_session
+from waku_bridge import removal
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.inbox.inbox import INSERT, Path, insert_values
 from waku_bridge.messages import Envelope, WakuMessage
-from waku_bridge.removal import retention as removal
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 MADE_UP = "made.up"  # an app topic

@@ -27,8 +27,8 @@ from tests.rig.delivering import DeliveryProcess, Process, RecordingGateway
 from tests.rig.peers import development_node
 from tests.rig.rows import delete_all, firebase_token
 from waku_bridge.codec.keys import Identity
-from waku_bridge.inbound import inbound
-from waku_bridge.inbound.queries import Limits
+from waku_bridge.inbox import processing
+from waku_bridge.inbox.queries import Limits
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.query_topics import CpuBudget, derive_newest
@@ -98,8 +98,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(Process(RecordingGateway(Outcome.DELIVERED)))
-    limits = Limits(inbound.QUERIES_PER_KEY_PER_MINUTE, clock=lambda: world.now.timestamp())  # noqa: PLW0108 - it changes
-    monkeypatch.setattr(inbound, "_query_limits", lambda _: limits)
+    limits = Limits(processing.QUERIES_PER_KEY_PER_MINUTE, clock=lambda: world.now.timestamp())  # noqa: PLW0108 - it changes
+    monkeypatch.setattr(processing, "_query_limits", lambda _: limits)
     return world
 
 

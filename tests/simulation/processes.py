@@ -27,7 +27,7 @@ from tests.simulation.agenda import Agenda, Loop
 from tests.simulation.database import Asynchronous, Pool, Wrapper
 from tests.simulation.network import RING_CAPACITY, Network, Providers, SimulatedGateway
 from waku_bridge.bridge import WakuBridge
-from waku_bridge.inbound.queries import Limits
+from waku_bridge.inbox.queries import Limits
 from waku_bridge.outbound import Nodes
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session

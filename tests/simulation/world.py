@@ -41,8 +41,7 @@ from waku_bridge import query_topics
 from waku_bridge.codec import topics
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.inbound import inbound, steps
-from waku_bridge.inbox import pending_keys
+from waku_bridge.inbox import inbox, processing, steps
 from waku_bridge.messages import WakuMessage
 from waku_bridge.query_topics import CpuBudget
 
@@ -273,7 +272,7 @@ class World:
         """Derive keys, as the worker for keys does."""
         try:
             with self.scene.inside(self.keys):
-                pending_keys.call_back(budget=CpuBudget(0, 60), limit=1000)
+                inbox.derive_needed_keys(budget=CpuBudget(0, 60), limit=1000)
         except OperationalError:  # a batch holds the rows
             self.keys.connection.close()
 
@@ -384,9 +383,9 @@ class Simulation:
         patch.setattr(kit.http, "_loop", lambda: self._current().loop)
         patch.setattr(waku, "want_keys", self._want_keys)
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
-        for module in (acceptance, quotas, inbound, steps):
+        for module in (acceptance, quotas, processing, steps):
             patch.setattr(module, "own_buckets", lambda: self._current().buckets)
-        patch.setattr(inbound, "_query_limits", lambda *_: self._current().query_limits)
+        patch.setattr(processing, "_query_limits", lambda *_: self._current().query_limits)
 
     def _monotonic(self) -> float:
         return self.world.agenda.monotonic()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from waku_bridge.console import operator_actions
-from waku_bridge.inbound import faults
+from waku_bridge.inbox import faults
 from waku_bridge.models import DeadLetter, EnvelopeFault, InboundEnvelope
 
 ALREADY = "Already done: nothing was changed."

@@ -28,7 +28,7 @@ from waku_bridge.console.config_check.rules import CLOCK, about_clock
 from waku_bridge.console.indicators import Failed, Reached, Store, WakuFacts
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import server_identities
-from waku_bridge.inbound import faults
+from waku_bridge.inbox import faults
 from waku_bridge.messages import BRIDGE, LEADER
 from waku_bridge.models import (
     LOST_REPLIES,

@@ -1,1 +1,4 @@
-"""The inbox: the envelopes that came in and wait, and the order in which they are taken. See docs/reading.md."""
+"""The inbox: envelopes that came in and wait, the order in which they are taken, and what follows from each.
+
+See docs/reading.md and docs/architecture.md.
+"""

@@ -1,21 +1,31 @@
-"""The inbox: the table that every envelope on a topic of ours is written to before anything else happens to it."""
+"""The inbox: the table that every envelope on a topic of ours is written to before anything else happens to it.
+
+Bridges store envelopes. Workers take them, and end each one: its row moves to the history of its day.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, LiteralString
+from functools import partial
+from typing import Any, LiteralString, NamedTuple
 
 from django.db import connection
+from django.db.models import QuerySet
 
-from kit.batches.batch import OLD, OLD_AFTER_SECONDS
-from kit.db.statements import fetch
+from kit.batches.batch import LONG_AGO, OLD, OLD_AFTER_SECONDS
+from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics import count
-from waku_bridge.messages import Envelope
+from notifications.messages import PushRequest
+from waku_bridge import query_topics
+from waku_bridge.inbox.priority import BUDGET, BYTES_PER_UNIT
+from waku_bridge.messages import Body, Decoded, Envelope, MessageType, Query, Registration
 from waku_bridge.metrics import INBOX_ENVELOPES
-from waku_bridge.models import ENVELOPE, EnvelopeFacts
+from waku_bridge.models import ENVELOPE, EnvelopeFacts, OpenEnvelope
 
 State = EnvelopeFacts.State
 Path = EnvelopeFacts.Path
 
+# Storing --------------------------------------------------------------------------------------------------------------
 NS_PER_DAY = 86_400 * 10**9
 ANNOUNCED_AS = "inbox"
 # The commit wakes the workers: see `kit.batches.batch.CHANNEL`. Lists of bytes are sent in binary (%b). By default
@@ -44,65 +54,6 @@ INSERT = f"""
 # Limit of the payloads in one statement, which then takes a second at most. A statement with a page of 180 MB would
 # exceed any timeout, be repeated unchanged, and never succeed.
 SLICE_BYTES = 8 * 1024 * 1024
-OVERLOAD = "overload"
-
-
-def ending(where: LiteralString, *, kept_if: LiteralString = "TRUE", **values: LiteralString) -> LiteralString:
-    """Return the parts ``over`` and ``ended`` of a WITH, which move open envelopes to the history.
-
-    They are those for which a condition holds. ``values`` are expressions for columns of the history, and rows for
-    which ``kept_if`` is false leave none. The statement needs ``now``.
-    """
-    return f"""
-        over AS (DELETE FROM waku_bridge_openenvelope AS envelope WHERE {where} RETURNING *),
-        ended AS (
-            INSERT INTO waku_bridge_endedenvelope ({ENVELOPE}, {", ".join(values)}, processed_at, ended_on)
-            SELECT {ENVELOPE}, {", ".join(values.values())}, %(now)s::timestamptz,
-                (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
-            FROM over AS envelope WHERE {kept_if} RETURNING hash
-        )
-    """
-
-
-_BEYOND_LIMIT: LiteralString = f"""
-    hash = ANY (
-        ARRAY(
-            SELECT hash FROM waku_bridge_openenvelope
-            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
-                SELECT received_at, timestamp_ns FROM waku_bridge_openenvelope
-                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
-                OFFSET %(limit)s LIMIT 1
-            )
-            ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
-        ) || ARRAY(
-            SELECT hash FROM waku_bridge_openenvelope
-            WHERE state = '{State.PENDING_KEY}' AND received_at <= (
-                SELECT received_at FROM waku_bridge_openenvelope
-                WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
-            )
-            ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
-        )
-    )
-"""
-_DROPPED: LiteralString = ending(_BEYOND_LIMIT, state=f"'{State.DROPPED}'", reason=f"'{OVERLOAD}'")
-# Drops the oldest postponed envelopes, and the oldest that wait for a key, beyond a limit for each of the two. Returns
-# how many it dropped, whether more than the limit wait unopened, when the oldest of these came, and the time.
-# Rows from before the oldest one are not read: they have ended, and stay in the index until no snapshot needs them.
-# The oldest envelope that may stay is found in the index alone, and no envelope that stays is locked.
-BOUND = f"""
-    WITH {_DROPPED}
-    SELECT (SELECT count(*) FROM ended), EXISTS (
-        SELECT FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
-        ORDER BY received_at OFFSET %(limit)s LIMIT 1
-    ), (
-        SELECT min(received_at) FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
-    ), clock_timestamp()
-"""
-_OF_HASHES: LiteralString = "hash = ANY (%(hashes)b::bytea[])"
-_FORGOTTEN: LiteralString = ending(_OF_HASHES, state=f"'{State.DROPPED}'", reason="%(reason)s::text")
-_DROP: LiteralString = f"WITH {_FORGOTTEN} SELECT count(*) FROM ended"
 KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"
 
 
@@ -155,6 +106,287 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
     return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]
 
 
+# Taking ---------------------------------------------------------------------------------------------------------------
+# Limit of the payloads that one batch opens: half as many bytes as it may decide, because others wait for each batch.
+MAX_BATCH_BYTES = BUDGET * BYTES_PER_UNIT // 2
+MESSAGE_TYPES: dict[type[Body], MessageType] = {
+    Registration: MessageType.REGISTRATION,
+    Query: MessageType.QUERY,
+    PushRequest: MessageType.REQUEST,
+}
+
+
+@dataclass(slots=True)
+class Item:
+    """One envelope of a batch: as it waits, its message once it is opened, and how it ends.
+
+    ``decoded`` is None when there is nothing to decide.
+    """
+
+    hash: bytes
+    pubsub_topic: str
+    content_topic: str
+    payload: bytes
+    received_at: datetime
+    decoded: Decoded | None = None
+    state: State = State.DROPPED
+    reason: str = ""
+    is_kept: bool = True  # otherwise it leaves no row
+
+    @property
+    def type(self) -> MessageType | None:
+        return MESSAGE_TYPES[type(self.decoded.body)] if self.decoded else None
+
+    def drop(self, reason: str) -> None:
+        self.decoded, self.state, self.reason = None, State.DROPPED, reason
+
+
+class Taken(NamedTuple):
+    """Envelopes that this worker alone processes, and whether there are more."""
+
+    items: list[Item]
+    is_more_left: bool
+
+
+_TAKE = """
+    WITH waiting AS (
+        SELECT hash, pubsub_topic, content_topic, coalesce(payload, '') AS payload, received_at, timestamp_ns,
+               sum(length(coalesce(payload, ''))) OVER ({order}, hash) AS bytes, {max_bytes} AS max_bytes,
+               count(*) OVER () AS locked
+        FROM ({rows}) AS locked
+    )
+    SELECT hash, pubsub_topic, content_topic, payload, received_at, locked FROM waiting
+    WHERE bytes - length(payload) < max_bytes ORDER BY received_at, timestamp_ns, hash
+"""
+_ROWS = """
+    SELECT * FROM waku_bridge_openenvelope
+    WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
+"""
+_ARRIVAL = "received_at, timestamp_ns"
+_REVERSED = "received_at DESC, timestamp_ns DESC"
+WAITING: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE state = '{State.RECEIVED}'"
+_RECEIVED = f"""
+    state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s AND hash <> ALL (%(but)b::bytea[])
+"""
+
+
+def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
+    return _ROWS.format(which=which, order=order, limit=limit)
+
+
+# The smallest of the locked envelopes fill the bytes of a batch first, so that large ones delay no other.
+_SIZE: LiteralString = "length(coalesce(payload, ''))"
+
+
+def _take_in(order: LiteralString, which: LiteralString) -> LiteralString:
+    return _TAKE.format(rows=_rows(which, order), order=f"ORDER BY {_SIZE}, {order}", max_bytes="%(max_bytes)s")
+
+
+_OLDEST: LiteralString = _take_in(_ARRIVAL, _RECEIVED)
+# A fifth of a batch, in rows and in bytes, holds the oldest envelopes: full batches have passed them over, and without
+# it they would wait for ever. Four fifths hold the newest, so most senders are answered in time however many wait.
+_FOUR_FIFTHS: LiteralString = _rows(_RECEIVED, _REVERSED, "%(limit)s - %(limit)s / 5")
+_NOT_NEWEST: LiteralString = f"{_RECEIVED} AND hash <> ALL (ARRAY(SELECT hash FROM newest))"
+_A_FIFTH: LiteralString = _rows(_NOT_NEWEST, _ARRIVAL, "%(limit)s / 5")
+_NEWEST: LiteralString = _TAKE.format(
+    rows=f"""
+        WITH newest AS ({_FOUR_FIFTHS}), oldest AS ({_A_FIFTH})
+        SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
+        UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
+    """,
+    order=f"PARTITION BY share ORDER BY {_SIZE}, rank",
+    max_bytes="%(max_bytes)s * share",
+)
+# Without statistics, PostgreSQL may look for a state by its index, instead of for the keys. `<>` fits no index.
+_CAN_BE_TAKEN: LiteralString = f"state <> '{State.PENDING_KEY}'"
+_SUSPECTS: LiteralString = f"{_CAN_BE_TAKEN} AND hash = ANY (%(suspects)b::bytea[])"
+_ONE: LiteralString = _take_in("hash", _SUSPECTS)
+_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
+_POSTPONE = f"UPDATE waku_bridge_openenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
+_RECALL = f"""
+    UPDATE waku_bridge_openenvelope SET state = '{State.RECEIVED}'
+    WHERE hash = ANY (%b::bytea[]) AND {_CAN_BE_TAKEN}
+"""
+_STILL_WAITING = f"SELECT hash, {_CAN_BE_TAKEN} FROM waku_bridge_openenvelope WHERE hash = ANY (%b::bytea[])"
+
+
+def take(
+    limit: int, nothing_before: datetime = LONG_AGO, *, but: Collection[bytes] = (), is_newest_first: bool = False
+) -> Taken:
+    """Lock up to ``limit`` envelopes that wait and that no other worker has locked, up to `MAX_BATCH_BYTES`.
+
+    They are the oldest, or, with ``is_newest_first``, four fifths the newest and one fifth the oldest. They are
+    returned in order of arrival.
+    """
+    return _take(_NEWEST if is_newest_first else _OLDEST, limit, but=list(but), nothing_before=nothing_before)
+
+
+def take_one_of(suspects: Collection[bytes]) -> Taken:
+    """Lock one of these envelopes, alone."""
+    return _take(_ONE, 1, suspects=list(suspects))
+
+
+def take_postponed(units: int, *, but: Collection[bytes] = ()) -> Taken:
+    """Lock the newest of the postponed envelopes, as `take` does: as many as ``units`` may pay for."""
+    return _take(_POSTPONED, units, max_bytes=units * BYTES_PER_UNIT, but=list(but))
+
+
+def postpone(items: Sequence[Item]) -> None:
+    """Mark taken envelopes as postponed."""
+    if items:
+        write(_POSTPONE, [[item.hash for item in items]])
+
+
+def recall(envelope_hashes: Collection[bytes]) -> None:
+    """Mark those of these envelopes as received that were postponed."""
+    if envelope_hashes:
+        write(_RECALL, [list(envelope_hashes)])
+
+
+def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
+    """Return which of these envelopes are undecided, and whether they can be taken: without its key none can."""
+    return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
+
+
+def _take(sql: LiteralString, limit: int, **values: object) -> Taken:
+    rows = fetch(sql, {"limit": limit, "max_bytes": MAX_BATCH_BYTES} | values)
+    locked = max((locked for *_, locked in rows), default=0)  # the same in every row
+    return Taken([Item(*columns) for *columns, _ in rows], is_more_left=locked == limit or locked > len(rows))
+
+
+# Waiting for keys -----------------------------------------------------------------------------------------------------
+
+
+def _pending_key() -> QuerySet[OpenEnvelope]:
+    """Return the envelopes whose topic has no key yet. Their state is their own, so that later envelopes pass them."""
+    return OpenEnvelope.objects.filter(state=State.PENDING_KEY)
+
+
+def need_keys() -> bool:
+    """Return whether envelopes wait for a key."""
+    return _pending_key().exists()
+
+
+def derive_needed_keys(*, budget: query_topics.CpuBudget, limit: int) -> list[bytes]:
+    """Derive keys that envelopes wait for, within the budget, and return the hashes of the envelopes that are free.
+
+    The newest come first: their senders may still wait, and a flood of useless envelopes before them delays nobody.
+    """
+    content_topics = dict(_pending_key().order_by("-received_at").values_list("hash", "content_topic")[:limit])
+    missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
+    hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]
+    _pending_key().filter(hash__in=hashes).update(state=State.RECEIVED)
+    return hashes
+
+
+# Ending ---------------------------------------------------------------------------------------------------------------
+
+
+def ending(where: LiteralString, *, kept_if: LiteralString = "TRUE", **values: LiteralString) -> LiteralString:
+    """Return the parts ``over`` and ``ended`` of a WITH, which move open envelopes to the history.
+
+    They are those for which a condition holds. ``values`` are expressions for columns of the history, and rows for
+    which ``kept_if`` is false leave none. The statement needs ``now``.
+    """
+    return f"""
+        over AS (DELETE FROM waku_bridge_openenvelope AS envelope WHERE {where} RETURNING *),
+        ended AS (
+            INSERT INTO waku_bridge_endedenvelope ({ENVELOPE}, {", ".join(values)}, processed_at, ended_on)
+            SELECT {ENVELOPE}, {", ".join(values.values())}, %(now)s::timestamptz,
+                (%(now)s::timestamptz AT TIME ZONE 'UTC')::date
+            FROM over AS envelope WHERE {kept_if} RETURNING hash
+        )
+    """
+
+
+OVERLOAD = "overload"
+_BEYOND_LIMIT: LiteralString = f"""
+    hash = ANY (
+        ARRAY(
+            SELECT hash FROM waku_bridge_openenvelope
+            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
+                SELECT received_at, timestamp_ns FROM waku_bridge_openenvelope
+                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
+                OFFSET %(limit)s LIMIT 1
+            )
+            ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+        ) || ARRAY(
+            SELECT hash FROM waku_bridge_openenvelope
+            WHERE state = '{State.PENDING_KEY}' AND received_at <= (
+                SELECT received_at FROM waku_bridge_openenvelope
+                WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
+            )
+            ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+        )
+    )
+"""
+_DROPPED: LiteralString = ending(_BEYOND_LIMIT, state=f"'{State.DROPPED}'", reason=f"'{OVERLOAD}'")
+# Drops the oldest postponed envelopes, and the oldest that wait for a key, beyond a limit for each of the two. Returns
+# how many it dropped, whether more than the limit wait unopened, when the oldest of these came, and the time.
+# Rows from before the oldest one are not read: they have ended, and stay in the index until no snapshot needs them.
+# The oldest envelope that may stay is found in the index alone, and no envelope that stays is locked.
+BOUND = f"""
+    WITH {_DROPPED}
+    SELECT (SELECT count(*) FROM ended), EXISTS (
+        SELECT FROM waku_bridge_openenvelope
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
+        ORDER BY received_at OFFSET %(limit)s LIMIT 1
+    ), (
+        SELECT min(received_at) FROM waku_bridge_openenvelope
+        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
+    ), clock_timestamp()
+"""
+_OF_HASHES: LiteralString = "hash = ANY (%(hashes)b::bytea[])"
+_DROPPED_NOW: LiteralString = ending(_OF_HASHES, state=f"'{State.DROPPED}'", reason="%(reason)s::text")
+_DROP: LiteralString = f"WITH {_DROPPED_NOW} SELECT count(*) FROM ended"
+_FAILED: LiteralString = ending(
+    f"{_OF_HASHES} AND {_CAN_BE_TAKEN}",
+    state=f"'{State.FAILED}'",
+    reason="%(reason)s::text",
+    fault_id="%(fault)s::bigint",
+    payload="payload",
+)
+_FAIL: LiteralString = f"WITH {_FAILED} SELECT count(*) FROM ended"
+_HASHES: LiteralString = "%(hashes)b::bytea[]"
+_of = partial(array_value, _HASHES, "envelope.hash")
+_IS_DECIDED: LiteralString = f"envelope.hash = ANY ({_HASHES}) AND {_of('states', 'text')} <> '{State.PENDING_KEY}'"
+_ENDED: LiteralString = ending(
+    _IS_DECIDED,
+    kept_if=_of("kept", "boolean"),
+    state=_of("states", "text"),
+    reason=_of("reasons", "text"),
+    message_type=_of("types", "smallint"),
+    message_id=_of("ids", "bytea"),
+)
+_CLOSE = f"""
+    WITH without_key AS (
+        UPDATE waku_bridge_openenvelope AS envelope SET state = '{State.PENDING_KEY}'
+        WHERE envelope.hash = ANY ({_HASHES}) AND {_of("states", "text")} = '{State.PENDING_KEY}'
+    ), {_ENDED} SELECT count(*) FROM ended
+"""
+_FORGET: LiteralString = "DELETE FROM waku_bridge_envelopehash WHERE hash = ANY (%b::bytea[])"
+
+
 def drop(envelope_hashes: Collection[bytes], reason: str, *, now: datetime) -> None:
     """End those of these envelopes that wait. Their senders get no answer."""
     fetch(_DROP, {"hashes": list(envelope_hashes), "reason": reason, "now": now})
+
+
+def fail(envelope_hashes: Collection[bytes], reason: str, fault_id: int, *, now: datetime) -> None:
+    """End those of these envelopes that can be taken as failed. Their payloads are kept, to process them again."""
+    fetch(_FAIL, {"hashes": list(envelope_hashes), "reason": reason, "fault": fault_id, "now": now})
+
+
+def end(items: Sequence[Item], *, now: datetime) -> None:
+    """Write how envelopes ended, in one statement. Their payloads are not needed any more."""
+    rows = [
+        (item.hash, str(item.state), item.reason, item.type, item.decoded and item.decoded.message_id, item.is_kept)
+        for item in items
+    ]
+    write_rows(_CLOSE, ("hashes", "states", "reasons", "types", "ids", "kept"), rows, now=now)
+
+
+def forget(envelope_hashes: Sequence[bytes]) -> None:
+    """Remove the hashes of envelopes. A further copy counts as a new envelope."""
+    if envelope_hashes:
+        write(_FORGET, [envelope_hashes])

@@ -1,8 +1,8 @@
 """The way of replies to the network.
 
-`recording` encodes them into the outbox. After the commit `sending` offers each to nodes (`publishing`), and asks
-store nodes whether the network has it (`confirming`). `results` writes what came of it. `outbox` has the steps of a
-batch that do all of this. `Nodes` orders the nodes by their recent health.
+`recording` encodes them into the outbox. After the commit `sending` offers each to nodes, and asks store nodes whether
+the network has it (`confirming`). `outbox` has the steps of a batch that do all of this and write what came of it.
+`Nodes` orders the nodes by their recent health.
 
 See docs/waku.md.
 """

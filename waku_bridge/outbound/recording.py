@@ -1,7 +1,7 @@
 """Encoding of replies into the outbox, in the transaction that made the decisions, before they are published."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -67,6 +67,8 @@ class Outgoing(NamedTuple):
     id: int
     due_at: datetime  # the end of the lease
     envelope_hash: bytes  # of the envelope that it answers
+    part: int
+    message_type: int
     pubsub_topic: str
     content_topic: str
     payload: bytes
@@ -107,18 +109,6 @@ def reply_to(answer: Answer) -> Reply:
     return Reply(answer.source_key, pubsub_topic, author, body, sender, is_discarded=not answer.is_traceable)
 
 
-class _Sealed(NamedTuple):
-    """A reply in the form that the outbox stores."""
-
-    envelope_hash: bytes
-    part: int
-    message_type: int
-    pubsub_topic: str
-    message: WakuMessage
-    is_discarded: bool
-    needs_confirmation: bool
-
-
 # A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
 # An answer is made in the transaction that ends its envelope or request, so two of them are never days apart.
 _INSERT: LiteralString = f"""
@@ -126,9 +116,9 @@ _INSERT: LiteralString = f"""
         (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
          is_discarded, needs_confirmation, state, attempt_count, repeat_count, due_at, created_at, node)
     SELECT *, '{OutboundReply.State.PENDING}', 0, 0, %(due_at)s, %(now)s, ''
-    FROM unnest(%(hashes)b::bytea[], %(parts)b::smallint[], %(types)b::smallint[], %(shards)b::text[],
-                %(topics)b::text[], %(payloads)b::bytea[], %(timestamps)b::bigint[], %(discarded)b::boolean[],
-                %(confirmed)b::boolean[])
+    FROM unnest(%(envelope_hash)b::bytea[], %(part)b::smallint[], %(message_type)b::smallint[],
+                %(pubsub_topic)b::text[], %(content_topic)b::text[], %(payload)b::bytea[], %(timestamp_ns)b::bigint[],
+                %(is_discarded)b::boolean[], %(needs_confirmation)b::boolean[])
         AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded,
                 needs_confirmation)
     WHERE NOT EXISTS (
@@ -138,20 +128,24 @@ _INSERT: LiteralString = f"""
     ON CONFLICT (envelope_hash, part) DO NOTHING
     RETURNING id, envelope_hash, part
 """
+_INSERTED = (
+    *("envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "payload", "timestamp_ns"),
+    *("is_discarded", "needs_confirmation"),
+)
 
 
 class Recorded(NamedTuple):
     """Replies that were put into the outbox."""
 
-    sealed: Sequence[_Sealed]
-    written: Written | None
-    now: datetime
+    sealed: Sequence[Outgoing]
+    written: Written | None = None
 
     def outgoing(self) -> list[Outgoing]:
         """Return the replies to publish. Call it after the commit."""
         rows = self.written.rows() if self.written else []
         ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
-        return list(_outgoing(self.sealed, ids, now=self.now))
+        numbered = [reply._replace(id=ids.pop((reply.envelope_hash, reply.part), 0)) for reply in self.sealed]
+        return [reply for reply in numbered if reply.id]
 
 
 def record(replies: Sequence[Reply], *, now: datetime) -> Recorded:
@@ -159,38 +153,15 @@ def record(replies: Sequence[Reply], *, now: datetime) -> Recorded:
 
     The caller has claimed them: it sends them after the commit. After `LEASE` any worker acts on those that are left.
     """
-    sealed = [part for reply in replies for part in _seal(reply)]
+    sealed = [part for reply in replies for part in _seal(reply, now=now)]
     if not sealed:
-        return Recorded([], None, now)
-    written = write(
-        with_days(_INSERT, now),
-        {
-            "now": now,
-            "due_at": now + LEASE,
-            "hashes": [reply.envelope_hash for reply in sealed],
-            "parts": [reply.part for reply in sealed],
-            "types": [reply.message_type for reply in sealed],
-            "shards": [reply.pubsub_topic for reply in sealed],
-            "topics": [reply.message.content_topic for reply in sealed],
-            "payloads": [reply.message.payload for reply in sealed],
-            "timestamps": [reply.message.timestamp_ns for reply in sealed],
-            "discarded": [reply.is_discarded for reply in sealed],
-            "confirmed": [reply.needs_confirmation for reply in sealed],
-        },
-    )
-    return Recorded(sealed, written, now)
+        return Recorded([])
+    columns = {name: [getattr(reply, name) for reply in sealed] for name in _INSERTED}
+    return Recorded(sealed, write(with_days(_INSERT, now), {"now": now, "due_at": now + LEASE, **columns}))
 
 
-def _outgoing(sealed: Iterable[_Sealed], ids: dict[tuple[bytes, int], int], *, now: datetime) -> Iterator[Outgoing]:
-    for reply in sealed:
-        reply_id = ids.pop((reply.envelope_hash, reply.part), None)
-        if reply_id is not None:
-            message, ends = reply.message, (reply.needs_confirmation, reply.is_discarded)
-            content = message.content_topic, message.payload, message.timestamp_ns
-            yield Outgoing(reply_id, now + LEASE, reply.envelope_hash, reply.pubsub_topic, *content, now, *ends)
-
-
-def _seal(reply: Reply) -> Iterator[_Sealed]:
+def _seal(reply: Reply, *, now: datetime) -> Iterator[Outgoing]:
+    """Yield the parts of a reply as the outbox stores them. They have no id yet."""
     for part, body in enumerate(islice(_split(reply.body), MAX_PARTS), reply.first_part):
         message = encode(
             body,
@@ -199,9 +170,20 @@ def _seal(reply: Reply) -> Iterator[_Sealed]:
             timestamp_ns=clock.now_ns(),
             random_bytes=os.urandom,
         ).message
-        message_type = MESSAGE_TYPES[type(body)]
-        ends = reply.is_discarded, reply.needs_confirmation
-        yield _Sealed(reply.envelope_hash, part, message_type, reply.pubsub_topic, message, *ends)
+        yield Outgoing(
+            id=0,
+            due_at=now + LEASE,
+            envelope_hash=reply.envelope_hash,
+            part=part,
+            message_type=MESSAGE_TYPES[type(body)],
+            pubsub_topic=reply.pubsub_topic,
+            content_topic=message.content_topic,
+            payload=message.payload,
+            timestamp_ns=message.timestamp_ns,
+            created_at=now,
+            needs_confirmation=reply.needs_confirmation,
+            is_discarded=reply.is_discarded,
+        )
 
 
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:

@@ -19,18 +19,17 @@ from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.rig.delivering import Process
 from tests.rig.statements import at_once, beside, generic_plan
+from waku_bridge import removal
 from waku_bridge.console import operator_actions
-from waku_bridge.inbound import inbound
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import Reply, record, recording, results
+from waku_bridge.outbound import Reply, outbox, record, recording
 from waku_bridge.outbound.confirming import Verdict
 from waku_bridge.outbound.recording import Outgoing
 from waku_bridge.outbound.sending import Sent
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session
-from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db(transaction=True)
 State = InboundEnvelope.State
@@ -52,11 +51,11 @@ def places(table: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _days() -> Iterator[None]:
     """Create the partitions that a server has."""
-    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
         table.make_ahead(now=TODAY)
     yield
     connection.cursor().execute("RESET TIME ZONE")
-    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
         for day in table.days() - set(table.days_ahead(TODAY)):
             connection.cursor().execute(f"DROP TABLE {table.partition(day)}")
         table.make_ahead(now=TODAY)
@@ -70,7 +69,7 @@ def test_a_copy_is_recognised_on_any_later_day(later: timedelta) -> None:
     """A copy is recognised also when the clock of the database has jumped back."""
     [envelope_hash] = put(message(), now=BEFORE)
     Process().process_batch(now=BEFORE)
-    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))]
+    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(BEFORE))]
     assert put(message(), now=BEFORE + later) == []
     assert bytes(InboundEnvelope.objects.get().hash) == envelope_hash
 
@@ -79,7 +78,7 @@ def test_an_envelope_that_ends_after_midnight_ends_on_the_new_day() -> None:
     put(message(), now=BEFORE)
     assert places(ENVELOPES) == []
     Process().process_batch(now=AFTER)
-    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(AFTER))]
+    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(AFTER))]
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
@@ -103,7 +102,7 @@ def test_an_envelope_from_two_bridges_at_once_is_stored_once_also_when_it_ended_
         second = beside(lambda: inbox.store(envelopes, source="test", now=AFTER))
         first.execute(inbox._DROP, {"hashes": values[0], "reason": "over", "now": BEFORE})
     assert second.result() == []
-    assert places(ENVELOPES) == [retention.ENVELOPES.partition(day_of(BEFORE))] * 3
+    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(BEFORE))] * 3
 
 
 def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() -> None:
@@ -112,9 +111,9 @@ def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() 
     Process().process_batch(now=far)
     assert places(ENVELOPES) == [f"{ENVELOPES}_default"]
     assert put(message(1, far), now=far) == []
-    for table in (retention.HASHES, retention.ENVELOPES):
+    for table in (removal.HASHES, removal.ENVELOPES):
         table.make_ahead(now=far)
-    assert places(ENVELOPES) == [retention.ENVELOPES.partition(far.date())]
+    assert places(ENVELOPES) == [removal.ENVELOPES.partition(far.date())]
     assert put(message(1, far), now=far) == []
 
 
@@ -122,7 +121,7 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
     failed = rows.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
     assert operator_actions.process_again([failed.hash]) == 1
     assert places(ENVELOPES) == []
-    list(retention.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
+    list(removal.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
     Process().process_batch(now=AFTER)
     failed.refresh_from_db()
     assert (failed.state, failed.ended_on) == (State.DROPPED, day_of(AFTER))
@@ -175,25 +174,25 @@ def test_two_workers_that_answer_an_envelope_at_once_write_one_reply() -> None:
 
 @pytest.mark.parametrize("state", [state for state in OutboundReply.State if state.is_terminal])
 def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: OutboundReply.State) -> None:
-    long_ago = BEFORE - results.GIVE_UP_AFTER
+    long_ago = BEFORE - outbox.GIVE_UP_AFTER
     published_at = None if state == "abandoned" else long_ago
     reply = rows.make_reply(at=long_ago, published_at=published_at, due_at=BEFORE)
     outgoing = Outgoing(*(getattr(reply, name) for name in Outgoing._fields))
     with transaction.atomic():
         if state == "confirmed":
-            results.settle([Sent(outgoing, after=Verdict.CONFIRMED)], now=AFTER)
+            outbox.settle([Sent(outgoing, after=Verdict.CONFIRMED)], now=AFTER)
         else:
-            results.give_up([outgoing], now=AFTER)
+            outbox.give_up([outgoing], now=AFTER)
     reply.refresh_from_db()
     assert (reply.state, reply.ended_on) == (state, day_of(AFTER))
-    assert places(REPLIES) == [retention.REPLIES.partition(day_of(AFTER))]
+    assert places(REPLIES) == [removal.REPLIES.partition(day_of(AFTER))]
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_reply_is_searched_only_in_the_days_on_which_it_may_have_ended() -> None:
-    near = {retention.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
+    near = {removal.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
     plan = generic_plan(with_days(recording._INSERT, AFTER))
     assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
 
@@ -213,8 +212,9 @@ def test_workers_that_take_and_end_envelopes_at_once_do_not_conflict() -> None:
 
 @transaction.atomic
 def _take_and_end(limit: int) -> bool:
-    taken = inbound.take(limit)
+    taken = inbox.take(limit)
     time.sleep(0.005)
-    items = [inbound.Item(each, state=State.PROCESSED) for each in taken.envelopes]
-    inbound._close(items, inbound.Useless(set(), []), now=AFTER)
-    return bool(taken.envelopes)
+    for item in taken.items:
+        item.state = State.PROCESSED
+    inbox.end(taken.items, now=AFTER)
+    return bool(taken.items)

@@ -18,7 +18,7 @@ from notifications import tasks
 from tests.rig import rows
 from tests.rig.delivering import Process
 from waku_bridge import bridge
-from waku_bridge.inbound import inbound
+from waku_bridge.inbox import processing
 from waku_bridge.models import InboundEnvelope, OpenEnvelope
 
 pytestmark = pytest.mark.django_db
@@ -57,8 +57,8 @@ def play(journal: InFlightJournal, poison: bytes, monkeypatch: pytest.MonkeyPatc
             raise Killed
         return original(envelopes, **_facts)  # type: ignore[arg-type]
 
-    original = inbound.process
-    monkeypatch.setattr(inbound, "process", process)
+    original = processing.process
+    monkeypatch.setattr(processing, "process", process)
     for _ in range(20):
         worker = Process()
         with suppress(Killed):
@@ -102,13 +102,13 @@ def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFligh
 HANGING_WORKER = """
 import threading, time
 from notifications import tasks
-from waku_bridge.inbound import inbound
+from waku_bridge.inbox import processing
 
 def hang(_items, **_facts):
     tasks.WORKER_STOP.set()
     time.sleep(60)
 
-inbound.process = hang
+processing.process = hang
 tasks.STOP_SECONDS = -2.0  # so that the process is cut off at once
 tasks.WORKER_STOP.prepare()
 tasks.process_batches()

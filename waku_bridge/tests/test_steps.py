@@ -18,7 +18,7 @@ from tests.rig.delivering import Process
 from tests.rig.rows import make_envelope
 from tests.rig.statements import other_session
 from waku_bridge.codec.keys import Identity
-from waku_bridge.inbound import inbound
+from waku_bridge.inbox import inbox, processing
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS, SHARE, SHARE_OF_IDLE, THRESHOLD
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.models import InboundEnvelope, OpenEnvelope, OutboundReply
@@ -61,7 +61,7 @@ def identity_of(number: int) -> Identity:
 @pytest.fixture(autouse=True)
 def _keep_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the rows of requests that notify nobody, which these tests count."""
-    monkeypatch.setattr(inbound, "ROWS_PER_MINUTE", 10_000)
+    monkeypatch.setattr(processing, "ROWS_PER_MINUTE", 10_000)
 
 
 @pytest.fixture
@@ -241,9 +241,9 @@ def test_requests_about_proven_phones_beyond_the_budget_stay_in_the_inbox(now: d
 @pytest.mark.parametrize(
     ("sql", "scan", "index"),
     [
-        (inbound._OLDEST, "Index Scan", "envelope_waiting"),
-        (inbound._NEWEST, "Index Scan Backward", "envelope_waiting"),
-        (inbound._POSTPONED, "Index Scan Backward", "envelope_postponed"),
+        (inbox._OLDEST, "Index Scan", "envelope_waiting"),
+        (inbox._NEWEST, "Index Scan Backward", "envelope_waiting"),
+        (inbox._POSTPONED, "Index Scan Backward", "envelope_postponed"),
     ],
 )
 def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statistics(
@@ -267,14 +267,14 @@ def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statisti
 
 def test_a_poisoned_envelope_is_quarantined_among_the_postponed(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
     rows = [make_envelope(state=State.POSTPONED, payload=b"x") for _ in range(5)]
-    original = inbound.process
+    original = processing.process
 
     def process(items, **facts):
         if rows[3].hash in [item.hash for item in items]:
             raise ArithmeticError
         return original(items, **facts)
 
-    monkeypatch.setattr(inbound, "process", process)
+    monkeypatch.setattr(processing, "process", process)
     work_until_nothing_is_left(Process(), now)
     assert states() == {State.DROPPED: 4, State.FAILED: 1}
     assert InboundEnvelope.objects.get(state=State.FAILED).reason == "ArithmeticError"
@@ -286,7 +286,7 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock may be of an operator with an open transaction, or of a command that changes many rows."""
-    monkeypatch.setattr("waku_bridge.inbound.steps.MAX_AGAIN_SECONDS", 2)
+    monkeypatch.setattr("waku_bridge.inbox.steps.MAX_AGAIN_SECONDS", 2)
     say(*registrations(8), now=timezone.now() - HOUR)
     renewals = [registration(identity_of(number), version=2) for number in range(8)]
     put(*renewals[:4], *(registration(identity_of(100 + number)) for number in range(20)), *renewals[4:])

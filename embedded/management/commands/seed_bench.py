@@ -24,8 +24,8 @@ from psycopg import sql
 from notifications import retention as notifications
 from registrations import retention as registrations
 from registrations.encryption import Purpose, keyring
+from waku_bridge import removal as waku
 from waku_bridge.codec.keys import key_hash
-from waku_bridge.removal import retention as waku
 
 STATEMENTS = [
     part.strip() for part in Path(__file__).with_suffix(".sql").read_text("utf-8").split(";\n") if part.strip()

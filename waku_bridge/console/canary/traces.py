@@ -28,7 +28,7 @@ from waku_bridge.models import (
     OpenReply,
     OutboundReply,
 )
-from waku_bridge.removal.locks import lock_all_about
+from waku_bridge.removal import lock_all_about
 
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)

@@ -19,12 +19,12 @@ from kit.processes.leader import WAKU_BRIDGE
 from tests.rig import rows
 from tests.rig.rows import make_envelope, make_reply, make_request, make_watermark
 from tests.rig.statements import index_of
+from waku_bridge import removal
 from waku_bridge.console import operator_actions
 from waku_bridge.identity import own_content_topics
-from waku_bridge.inbound import inbound
+from waku_bridge.inbox import inbox
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, DeadLetter, InboundEnvelope, OutboundReply
-from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
@@ -48,7 +48,7 @@ def make_many(state: str) -> None:
 
 
 def today() -> str:
-    return retention.REPLIES.partition(day_of(timezone.now()))
+    return removal.REPLIES.partition(day_of(timezone.now()))
 
 
 def envelopes(client: Client, query: str) -> set[str]:
@@ -181,7 +181,7 @@ def test_a_failed_envelope_is_processed_again_once():
     failed = rows.make_envelope(state=State.FAILED, reason="KeyError", at=at)
     done = rows.make_envelope(state=State.PROCESSED, at=at)
     assert twice(operator_actions.process_again, failed.hash, done.hash) == [1, 0]
-    assert [envelope.hash for envelope in inbound.take(10).envelopes] == [failed.hash]
+    assert [envelope.hash for envelope in inbox.take(10).items] == [failed.hash]
 
 
 def test_a_dropped_envelope_keeps_its_hash_only_and_a_dropped_letter_nothing():

@@ -19,7 +19,7 @@ from tests.rig.logs import capture_logs
 from waku_bridge import tasks
 from waku_bridge.codec import topics
 from waku_bridge.console import tasks as console_tasks
-from waku_bridge.inbox import inbox, pending_keys
+from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.query_topics import THREADS, CpuBudget, listen_to
@@ -48,7 +48,7 @@ def process(*messages, now=NOW):
 
 
 def call_back(budget=None, limit=1000):
-    return pending_keys.call_back(budget=budget or CpuBudget(0, 60), limit=limit)
+    return inbox.derive_needed_keys(budget=budget or CpuBudget(0, 60), limit=limit)
 
 
 @pytest.fixture

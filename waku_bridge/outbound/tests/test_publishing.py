@@ -34,10 +34,10 @@ from waku_bridge.messages import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, WakuNode
-from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, publishing, record, reply_to, return_address
-from waku_bridge.outbound.publishing import publish_one
+from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, record, reply_to, return_address, sending
+from waku_bridge.outbound.outbox import CHECK_AFTER
 from waku_bridge.outbound.recording import LEASE, Outgoing
-from waku_bridge.outbound.results import CHECK_AFTER
+from waku_bridge.outbound.sending import publish_one
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -241,7 +241,7 @@ def are_published(count):
 
 def test_slow_nodes_get_each_reply_twice_for_a_tenth_of_all_replies_at_most(monkeypatch):
     """The ones saved up come on top, for the replies that are under way when a node begins to hang."""
-    monkeypatch.setattr(publishing, "SLOW_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "SLOW_AFTER_SECONDS", 0.01)
 
     class Slow(Node):
         offered = 0  # also those that are cancelled, because the other node took the reply
@@ -266,7 +266,9 @@ def test_slow_nodes_get_each_reply_twice_for_a_tenth_of_all_replies_at_most(monk
 
 def outgoing():
     payload = secrets.token_bytes(20)
-    return Outgoing(1, NOW, b"e" * 32, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW)
+    return Outgoing(
+        1, NOW, b"e" * 32, 0, MessageType.RESPONSE, PUBSUB_TOPIC, CONTENT_TOPIC, payload, time.time_ns(), NOW
+    )
 
 
 def test_the_wait_grows_each_time_that_no_node_takes_a_reply(clock):

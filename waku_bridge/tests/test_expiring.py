@@ -13,9 +13,8 @@ from notifications.models import Notification
 from pushserver.indicators.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
-from waku_bridge import query_topics
+from waku_bridge import query_topics, removal
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.removal import retention
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -24,7 +23,7 @@ LONG_AGO, LATELY = NOW - KEEP - timedelta(seconds=1), NOW - KEEP + timedelta(sec
 
 
 def expire() -> int:
-    return sum(retention.expire(now=NOW, keep=KEEP))
+    return sum(removal.expire(now=NOW, keep=KEEP))
 
 
 def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
@@ -89,11 +88,11 @@ OLD = BEGIN - timedelta(seconds=1)
 
 
 def purge(now: datetime = TODAY) -> None:
-    list(retention.purge(now=now, keep=KEPT))
+    list(removal.purge(now=now, keep=KEPT))
 
 
-ENVELOPES = retention.ENVELOPES, rows.make_envelope, InboundEnvelope
-REPLIES = retention.REPLIES, rows.make_reply, OutboundReply
+ENVELOPES = removal.ENVELOPES, rows.make_envelope, InboundEnvelope
+REPLIES = removal.REPLIES, rows.make_reply, OutboundReply
 
 
 @pytest.mark.parametrize("has_partition", [True, False])
@@ -129,6 +128,6 @@ def test_partitions_are_created_days_ahead() -> None:
     later = TODAY + 30 * DAY
     purge(later)
     ahead = day_of(later + MADE_AHEAD * DAY)
-    for table in (retention.HASHES, retention.ENVELOPES, retention.REPLIES):
+    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
         assert ahead in table.days()
         assert min(table.days()) >= day_of(later - KEPT - DAY)

@@ -1,33 +1,91 @@
-"""Erasure of a user: everything that is stored about a key hash is removed at once and finally.
+"""Removal of old rows, a day at a time, of registrations that expired, and of users who ask for it.
 
-Unregistering keeps key hash and version, so that an older registration that is replayed stays refused. Erasure keeps
-neither: the next message of that client counts as new, also an old one that somebody replays.
+The hash of an envelope identifies a copy from another node or from a store. It must be kept longer than any of these
+keeps the message, so the setting has a minimum.
 
-Three things stay, and none of them identifies the user. The history of installations has random pseudonyms, which only
-registrations connect to a user. The hashes of envelopes prevent that a copy from another node is taken for new. Other
-users keep the rows that they stored for themselves.
+Unregistering keeps key hash and version, so that an older registration that is replayed stays refused. Erasure removes
+everything that is stored about a key hash, at once and finally: the next message of that client counts as new, also an
+old one that somebody replays. Three things stay, and none of them identifies the user. The history of installations has
+random pseudonyms, which only registrations connect to a user. The hashes of envelopes prevent that a copy from another
+node is taken for new. Other users keep the rows that they stored for themselves.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain
 
 import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
+from kit.db.deleting import delete_in_chunks
+from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
 from kit.display import counted
+from notifications.acceptance import acceptance
 from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
-from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
+from notifications.models import (
+    BeyondLimit,
+    DecidedAtOnce,
+    EndedAttempt,
+    Notification,
+    NotificationRequest,
+    OpenNotification,
+    OpenRequest,
+)
+from registrations import retention as upkeep
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.inbox import inbox
-from waku_bridge.models import DeadLetter, EndedEnvelope, EndedReply, OpenEnvelope, OpenReply
+from waku_bridge.models import DeadLetter, EndedEnvelope, EndedReply, EnvelopeFault, OpenEnvelope, OpenReply
 from waku_bridge.query_topics import stop_listening_to
-from waku_bridge.removal.locks import lock_all_about
 
 log = structlog.get_logger(__name__)
 FORGOTTEN = "forgotten"
+HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)
+ENVELOPES = DayTable("waku_bridge_endedenvelope", "ended_on", storage=WRITTEN_ONCE)
+REPLIES = DayTable("waku_bridge_endedreply", "ended_on", storage=WRITTEN_ONCE)
+
+
+# Old rows -------------------------------------------------------------------------------------------------------------
+
+
+def purge(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Create the partitions of the next days, and remove the rows that are older than ``keep``.
+
+    These are envelopes and replies that ended, faults, dead letters, and the hashes of messages that are refused for
+    their age. Yield how many rows each step removed, as far as that is known.
+    """
+    for table in (HASHES, ENVELOPES, REPLIES):
+        table.make_ahead(now=now)
+    return chain(
+        # They are kept a day longer, because a page may be stored a while after it was read.
+        HASHES.drop_before(now - keep - DAY),
+        ENVELOPES.drop_before(now - keep),
+        REPLIES.drop_before(now - keep),
+        delete_in_chunks(EnvelopeFault.objects.filter(last_seen_at__lt=now - keep).order_by("last_seen_at")),
+        delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
+    )
+
+
+def expire(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Unregister installations that were neither repeated nor reached for ``keep``, and yield the number of each step.
+
+    A client repeats its registration whenever its device, its contacts or its chats change, and a push that arrives
+    proves that the device exists. A registration without either for months is abandoned, or was made up.
+
+    Above a limit, nothing is unregistered until an operator allows it: see `upkeep.retention.may_expire`.
+    """
+    if not upkeep.may_expire(now=now, keep=keep):
+        return
+    for step in upkeep.walk():
+        with transaction.atomic():
+            expired = upkeep.expire(step, now=now, keep=keep)
+            acceptance.withdraw(expired, now=now)
+        yield len(expired)
+
+
+# A user ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +210,22 @@ def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -
     envelopes = EndedEnvelope.objects.filter(hash__in=asked)
     envelopes.filter(state=EndedEnvelope.State.FAILED).update(state=EndedEnvelope.State.DROPPED, reason=FORGOTTEN)
     envelopes.update(content_topic="", payload=None, message_id=None)
+
+
+def lock_all_about(key_hash: bytes) -> None:
+    """Lock all rows about a key hash until the end of the caller's transaction, in the order of all other code.
+
+    So no transaction adds to the rows that are being removed, and no two wait for each other. Registrations come before
+    routes, as in registering. Attempts come before routes, and these before notifications, as in recording the
+    gateway's answers. Requests come before notifications, as in answering. Envelopes come before all of these, as in
+    processing: code that removes envelopes locks them first.
+    """
+    own = Notification.objects.filter(public_key_hash=key_hash)
+    for rows in (
+        Registration.objects.filter(public_key_hash=key_hash),
+        EndedAttempt.objects.filter(notification__public_key_hash=key_hash),
+        Route.objects.filter(registration__public_key_hash=key_hash),
+        OpenRequest.objects.filter(pk__in=own.values("request")),
+        OpenNotification.objects.filter(public_key_hash=key_hash),
+    ):
+        list(rows.order_by("pk").select_for_update(of=("self",)).values_list("pk"))

@@ -27,9 +27,8 @@ from notifications.acceptance.storing import find_repeats
 from notifications.delivery.steps import Delivery, traced
 from registrations.messages import Named
 from registrations.routes import find_proven_addresses
-from waku_bridge.inbound import inbound
-from waku_bridge.inbound.inbound import Item, Processed, State, Taken
-from waku_bridge.inbox import inbox
+from waku_bridge.inbox import faults, inbox, processing
+from waku_bridge.inbox.inbox import Item, State, Taken
 from waku_bridge.inbox.priority import (
     QUERY_SHARE,
     SHARE,
@@ -41,6 +40,7 @@ from waku_bridge.inbox.priority import (
     fitting,
     named,
 )
+from waku_bridge.inbox.processing import Processed
 from waku_bridge.messages import BRIDGE, Query
 
 # Crashes after which an envelope is processed in a batch of its own.
@@ -58,7 +58,7 @@ class InboxStep(Step):
 
     def _process(self, items: Sequence[Item], *, is_more_left: bool, now: datetime) -> Work[Processed]:
         sending = Sending(self._intake.delivery.lease, self._intake.delivery.limits)
-        processed = inbound.process(items, sending=sending, capacity=self._intake.capacity, now=now)
+        processed = processing.process(items, sending=sending, capacity=self._intake.capacity, now=now)
         answers = [*processed.replies, *traced(processed.accepted.answers)]
         return Work(processed, answers, is_more_left=is_more_left)
 
@@ -83,7 +83,7 @@ class InboxStep(Step):
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
         for envelope in batch.taken:
-            inbound.quarantine(envelope, error, now=batch.now)
+            faults.quarantine(envelope.hash, error, now=batch.now)
 
     def again(self, batch: Batch) -> None:
         """Leave the envelope for some seconds."""
@@ -93,7 +93,7 @@ class InboxStep(Step):
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"{inbound.WAITING} AND received_at >= %(nothing_before)s"
+    waits: LiteralString = f"{inbox.WAITING} AND received_at >= %(nothing_before)s"
     oldest: LiteralString = waits.replace("SELECT", "SELECT min(received_at)")
     announced_as = inbox.ANNOUNCED_AS
 
@@ -106,12 +106,12 @@ class Inbox(InboxStep):
         suspects, later = self._intake.suspects(now=batch.now), self._intake.to_be_left()
         alone = [each for each in suspects if each not in later]
         taken = self._take(batch, alone, but=[*suspects, *later])
-        batch.taken = taken.envelopes
-        self._intake.took_from_inbox = bool(taken.envelopes)
-        self._intake.journal.hold([envelope.hash for envelope in taken.envelopes])
-        items = inbound.open_all(taken.envelopes, now=batch.now)
+        batch.taken = taken.items
+        self._intake.took_from_inbox = bool(taken.items)
+        self._intake.journal.hold([item.hash for item in taken.items])
+        items = processing.open_all(taken.items, now=batch.now)
         chosen = self._choose(items, taken, batch)
-        inbound.postpone([items[index] for index in chosen.postponed])
+        inbox.postpone([items[index] for index in chosen.postponed])
         has_rest = len(chosen.decided) + len(chosen.postponed) < len(items)
         is_more_left = taken.is_more_left or has_rest or bool(alone) or self._intake.priority.is_behind
         decided = [item for index, item in enumerate(items) if index in chosen.decided]
@@ -127,9 +127,9 @@ class Inbox(InboxStep):
             self._takes_one_alone = not self._takes_one_alone
         self._takes_one_alone &= bool(alone)
         if self._takes_one_alone:
-            return inbound.take_one_of(alone)
+            return inbox.take_one_of(alone)
         is_newest_first = self._intake.priority.is_behind and not batch.is_careful
-        return inbound.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
+        return inbox.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
         """Choose the messages that this batch decides: all of them, while they fit and the inbox keeps up.
@@ -141,7 +141,7 @@ class Inbox(InboxStep):
         self._intake.query_units = QUERY_SHARE
         late = self._intake.find_late_queries(items, costs)
         costs = [0 if index in late else each for index, each in enumerate(costs)]
-        waited = max((batch.now - envelope.received_at for envelope in taken.envelopes), default=timedelta())
+        waited = max((batch.now - item.received_at for item in taken.items), default=timedelta())
         is_full = taken.is_more_left and not batch.is_careful
         if self._intake.priority.decides_all(costs, is_full=is_full, waited=waited):
             return Chosen(set(range(len(items))) - late, late)
@@ -153,7 +153,7 @@ class Inbox(InboxStep):
 
 
 def _costs(items: Iterable[Item]) -> list[int]:
-    return [cost(item.decoded, len(item.envelope.payload)) for item in items]
+    return [cost(item.decoded, len(item.payload)) for item in items]
 
 
 def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[list[Named]]:
@@ -179,10 +179,10 @@ class Postponed(InboxStep):
         self._intake.suspects(now=batch.now)
         units = SHARE if self._intake.took_from_inbox else SHARE_OF_IDLE
         self._intake.took_from_inbox = False  # the next batch may skip the step of the inbox
-        taken = inbound.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
-        batch.taken = taken.envelopes
-        self._intake.journal.add([envelope.hash for envelope in taken.envelopes])
-        items = inbound.open_all(taken.envelopes, now=batch.now)
+        taken = inbox.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
+        batch.taken = taken.items
+        self._intake.journal.add([item.hash for item in taken.items])
+        items = processing.open_all(taken.items, now=batch.now)
         costs = _costs(items)
         late = self._intake.find_late_queries(items, costs)
         self._intake.query_units = QUERY_SHARE  # of the next batch
@@ -243,10 +243,10 @@ class InboxIntake:
         crashes = self._crash_reports.count()
         if not crashes:
             return []
-        found = inbound.still_waiting(crashes.keys())
+        found = inbox.still_waiting(crashes.keys())
         self._crash_reports.forget(crashes.keys() - found.keys())
         waiting = [each for each, can_be_taken in found.items() if can_be_taken]
-        inbound.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
+        faults.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
         suspects = [each for each in waiting if crashes[each] == CRASHES_BEFORE_ALONE]
-        inbound.recall(suspects)
+        inbox.recall(suspects)
         return suspects

@@ -26,7 +26,7 @@ from waku_bridge.codec import topics
 from waku_bridge.console.canary.traces import mark, remove_traces
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OpenEnvelope, OutboundReply
-from waku_bridge.removal.erasure import find_traces, forget
+from waku_bridge.removal import find_traces, forget
 from waku_bridge.tests.test_query_topics import Listening
 
 pytestmark = pytest.mark.django_db

@@ -46,9 +46,8 @@ from waku_bridge.codec import topics
 from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import Identity
 from waku_bridge.codec.topics import message_hash
-from waku_bridge.inbound import inbound
-from waku_bridge.inbound.inbound import MESSAGE_TYPES, REGISTRATION_ERRORS
-from waku_bridge.inbox import inbox
+from waku_bridge.inbox import inbox, processing
+from waku_bridge.inbox.processing import MESSAGE_TYPES, REGISTRATION_ERRORS
 from waku_bridge.messages import (
     MessageType,
     PushResponse,
@@ -67,7 +66,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def nothing_was_answered():
-    inbound._query_limits.cache_clear()
+    processing._query_limits.cache_clear()
 
 
 def reasons():
@@ -274,10 +273,10 @@ def test_a_push_under_way_while_its_client_unregisters_is_not_repeated():
 def test_a_batch_takes_the_oldest_or_the_newest_up_to_its_limits(
     monkeypatch, sizes, limit, max_bytes, is_newest_first, expected, is_more_left
 ):
-    monkeypatch.setattr(inbound, "MAX_BATCH_BYTES", max_bytes)
+    monkeypatch.setattr(inbox, "MAX_BATCH_BYTES", max_bytes)
     hashes = [put(on_own_topic(bytes(size)), now=NOW + timedelta(seconds=n))[0] for n, size in enumerate(sizes)]
-    taken = inbound.take(limit, is_newest_first=is_newest_first)
-    assert [hashes.index(envelope.hash) for envelope in taken.envelopes] == expected
+    taken = inbox.take(limit, is_newest_first=is_newest_first)
+    assert [hashes.index(envelope.hash) for envelope in taken.items] == expected
     assert taken.is_more_left == is_more_left
 
 
@@ -289,10 +288,10 @@ def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
 
     def accept_one(process):
         with transaction.atomic():
-            taken = inbound.take(1)
+            taken = inbox.take(1)
             barrier.wait()
-            items = inbound.open_all(taken.envelopes, now=NOW)
-            inbound.process(items, sending=process.sending, capacity=Buckets(), now=NOW)
+            items = processing.open_all(taken.items, now=NOW)
+            processing.process(items, sending=process.sending, capacity=Buckets(), now=NOW)
 
     barrier = threading.Barrier(2, timeout=10)
     at_once(*(lambda process=process: suppress_conflict(accept_one, process) for process in processes))
@@ -356,7 +355,7 @@ def test_a_poisoned_envelope_is_quarantined_with_its_payload_and_all_others_are_
     assert (failed.fault_id, fault.error, fault.count) == (fault.pk, "DecryptionError", 1)
     assert fault.location == "registrations/encryption.py in decrypt"
     assert RegistrationRow.objects.get(public_key_hash=CLIENT.key_hash).version == 6
-    assert inbound.take(10).envelopes == []
+    assert inbox.take(10).items == []
     assert "envelope_failed" in caplog.text
     assert TOKEN not in caplog.text
     assert "device-token" not in caplog.text

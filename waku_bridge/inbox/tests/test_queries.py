@@ -9,8 +9,8 @@ from django.db import transaction
 from kit.buckets.shared import Share, SharedBuckets
 from registrations.messages import QueryInfo
 from waku_bridge.codec.topics import content_topic, query_name
-from waku_bridge.inbound import queries
-from waku_bridge.inbound.queries import (
+from waku_bridge.inbox import queries
+from waku_bridge.inbox.queries import (
     EXCESS,
     EXCESS_OF_OTHERS,
     REPEATED,

@@ -4,14 +4,22 @@ A row holds nothing of the message. The text of an exception may quote the data 
 in our code and the name of a broken constraint do not.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from typing import LiteralString
 
+import structlog
+
 from kit.db.statements import fetch
+from kit.metrics import count
+from waku_bridge.inbox import inbox
+from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import EndedEnvelope, EnvelopeFault
 
+log = structlog.get_logger(__name__)
+PROCESS_DIED = "process_died"
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "kit"
 # Limit of the envelopes that an operator has processed again at once. The oldest come first.
@@ -26,11 +34,11 @@ _NOTE: LiteralString = """
 """
 
 
-def note(error: str, frame: FrameSummary | None = None, *, count: int = 1, now: datetime) -> int:
+def note(error: str, frame: FrameSummary | None = None, *, times: int = 1, now: datetime) -> int:
     """Count a fault, and return its id. Its line is updated each time, because lines move from release to release."""
     location = location_of(frame) if frame else ""
     line = (frame.lineno or 0) if frame else 0
-    [(fault_id,)] = fetch(_NOTE, {"error": error, "location": location, "line": line, "count": count, "now": now})
+    [(fault_id,)] = fetch(_NOTE, {"error": error, "location": location, "line": line, "count": times, "now": now})
     return int(fault_id)
 
 
@@ -70,3 +78,21 @@ def newest_waiting() -> EnvelopeFault | None:
     failed = EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault__isnull=False)
     faults = EnvelopeFault.objects.filter(pk__in=failed.values("fault"))
     return faults.order_by("-last_seen_at").first()
+
+
+def give_up(envelope_hashes: Collection[bytes], *, now: datetime) -> None:
+    """Mark envelopes as failed because each of them kills the process that works on it. Their payloads are kept."""
+    if envelope_hashes:
+        log.error("envelopes_given_up", envelope_hashes=[each.hex() for each in envelope_hashes])
+        inbox.fail(envelope_hashes, PROCESS_DIED, note(PROCESS_DIED, times=len(envelope_hashes), now=now), now=now)
+        count(ENVELOPES_PROCESSED, {("unknown", "failed"): len(envelope_hashes)})
+
+
+def quarantine(envelope_hash: bytes, error: Exception, *, now: datetime) -> None:
+    """Mark an envelope as failed. Its payload is kept, so that it can be processed again."""
+    # The type and the location only: the text of an exception may quote the data that caused it.
+    name, frame = name_of(error), frame_of(error)
+    location = f"{location_of(frame)}, line {frame.lineno}" if frame else ""
+    log.error("envelope_failed", envelope_hash=envelope_hash.hex(), error=name, location=location)
+    inbox.fail([envelope_hash], type(error).__name__, note(name, frame, now=now), now=now)
+    count(ENVELOPES_PROCESSED, [("unknown", "failed")])

@@ -15,7 +15,7 @@ from tests.limits.page import limit
 from tests.rig.conversation import EPHEMERAL, OUTSIDER, push, put, registration, replies_to, request, say
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import delete_all
-from waku_bridge.inbound.inbound import HASHES_PER_HOUR, ROWS_PER_MINUTE
+from waku_bridge.inbox.processing import HASHES_PER_HOUR, ROWS_PER_MINUTE
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 

@@ -1,1 +1,0 @@
-"""Processing of envelopes: decode them, decide, and record every consequence. See docs/architecture.md."""

@@ -1,1 +1,0 @@
-"""Removal of old rows, of registrations that ended, and of users who ask for it. See docs/settings.md."""
