@@ -73,7 +73,8 @@ def classify(token_type: int, error: str, rules: Sequence[ErrorRule]) -> ErrorRu
 
 # The rules that come with the server ----------------------------------------------------------------------------------
 
-PATH = Path(__file__).with_name("error_rules.yaml")
+# In a folder of its own, because processes of the release before look for it there until they are replaced.
+PATH = Path(__file__).parent / "rules" / "error_rules.yaml"
 POSITION_STEP = 10  # leaves gaps between the rules for those of operators
 
 
