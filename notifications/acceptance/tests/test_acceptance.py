@@ -330,11 +330,12 @@ def test_parts_of_a_dedup_key_cannot_be_shifted_into_each_other():
 # The database ---------------------------------------------------------------------------------------------------------
 
 
-def test_accepts_200_requests_with_as_many_statements_as_one():
+def test_accepts_200_requests_with_as_many_statements_as_one(monkeypatch):
     hashes = [number.to_bytes(2) * 32 for number in range(50)]
     for public_key_hash in hashes:
         make_recipient(public_key_hash)
-    own_admission().refresh()  # the counts are read only from time to time, and so are these
+    own_admission().refresh()
+    monkeypatch.setattr("notifications.queues.capacity.READ_EVERY_SECONDS", 3600)
     with statements() as one:
         accept([incoming(push(hashes[0]))], now=NOW)
     assert len(one) <= 6
