@@ -461,7 +461,7 @@ def test_durations_are_whole_microseconds(lake_url, day, export):
     """A float would turn 1.001 s into 1000.999… ms. Every whole number of milliseconds stays exact."""
     at, durations = midnight(day), [ms * 1000 + ms % 3 for ms in (*range(0, 60_000, 97), 1001, 86_399_999)]
     for us in durations:
-        make_envelope(at=at, processed_at=at + timedelta(microseconds=us))
+        make_envelope(at=at, state="processed", processed_at=at + timedelta(microseconds=us))
 
     assert sorted(us for (us,) in rows_of(lake_url, export(), "envelopes", "processed_us")) == sorted(durations)
 
