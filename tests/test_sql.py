@@ -41,6 +41,7 @@ PUT_TOGETHER = {
     "kit/batches/marks.py": "the name of a step",
     "kit/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
+    "kit/db/operations.py": "names of tables, columns and indexes, and days",
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/batches/batch.py": "the conditions of the steps, and settings of the session",

@@ -9,7 +9,8 @@ import registrations.token_types
 from django.db import migrations, models
 
 
-from kit.db.partitions import WRITTEN_ONCE, DayTable, PartitionByDay
+from kit.db.operations import PartitionByDay
+from kit.db.partitions import WRITTEN_ONCE, DayTable
 
 
 class Migration(migrations.Migration):

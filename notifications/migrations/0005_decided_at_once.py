@@ -2,7 +2,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import kit.db.fields
-from kit.db.partitions import PartitionByDay
+from kit.db.operations import PartitionByDay
 from notifications.retention import DECIDED
 
 

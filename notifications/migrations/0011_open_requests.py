@@ -1,7 +1,7 @@
 from django.db import migrations, models
 
 import kit.db.fields
-from kit.db.partitions import SplitOpenRows
+from kit.db.operations import SplitOpenRows
 
 BOTH = "id, bridge, request_key, source_key, message_id, decided, sender_digest, received_at, reply_due_at"
 COLUMNS = [

@@ -4,7 +4,7 @@ import datetime
 import django.db.models.deletion
 import kit.db.fields
 from django.db import migrations, models
-from kit.db.partitions import SplitOpenRows
+from kit.db.operations import SplitOpenRows
 
 BOTH = """id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, queue_id, state,
     report, dedup_key, collapse_id, grade, payload_dropped, is_wake_up, shortened_by, attempt_count, ambiguous_count,

@@ -8,7 +8,7 @@ import uuid
 from django.db import migrations, models
 
 
-from kit.db.partitions import PartitionByDay
+from kit.db.operations import PartitionByDay
 from registrations.retention import EVENTS
 
 

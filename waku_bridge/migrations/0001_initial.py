@@ -5,7 +5,8 @@ import django.db.models.deletion
 import kit.db.fields
 from django.db import migrations, models
 
-from kit.db.partitions import WRITTEN_ONCE, DayTable, PartitionByDay
+from kit.db.operations import PartitionByDay
+from kit.db.partitions import WRITTEN_ONCE, DayTable
 
 
 class Migration(migrations.Migration):

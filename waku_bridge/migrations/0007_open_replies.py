@@ -1,7 +1,7 @@
 from django.db import migrations, models
 
 import kit.db.fields
-from kit.db.partitions import SplitOpenRows
+from kit.db.operations import SplitOpenRows
 
 BOTH = """id, envelope_hash, part, message_type, pubsub_topic, content_topic, timestamp_ns, message_hash, state,
     attempt_count, repeat_count, created_at, published_at, node"""

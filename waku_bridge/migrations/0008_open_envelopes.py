@@ -2,7 +2,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import kit.db.fields
-from kit.db.partitions import SplitOpenRows
+from kit.db.operations import SplitOpenRows
 
 BOTH = "hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path, received_at"
 TYPES = [

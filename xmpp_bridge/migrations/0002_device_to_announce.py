@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from kit.db.concurrently import AddIndexAnew
+from kit.db.operations import AddIndexAnew
 
 
 class Migration(migrations.Migration):

@@ -10,10 +10,10 @@ from django.db.models import Index
 from django.utils import timezone
 
 from kit.db import deleting, partitions
-from kit.db.concurrently import AddIndexAnew
 from kit.db.connections import connection_parameters
 from kit.db.deleting import delete_in_chunks
-from kit.db.partitions import MADE_AHEAD, DayTable, PartitionByDay
+from kit.db.operations import AddIndexAnew, PartitionByDay
+from kit.db.partitions import MADE_AHEAD, DayTable
 from kit.db.statements import fetch, stored
 from registrations.models import RegistrationEvent
 from tests.rig import rows
