@@ -16,4 +16,4 @@ fi
 VIRTUAL_ENV="$PWD/.uv/distribution" .uv/bin/uv pip sync --quiet requirements/dev.txt
 "$python" -V
 .uv/distribution/bin/python -m pytest -q -n "${PROCESSES:-2}" \
-    kit notifications/gateways waku_bridge/codec waku_bridge/node xmpp_bridge/codec "$@"
+    kit notifications/gateways waku_bridge/codec waku_bridge/tests/test_node.py xmpp_bridge/codec "$@"
