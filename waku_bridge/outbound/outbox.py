@@ -65,7 +65,7 @@ CHANGES: tuple[work.Column, ...] = (
 REPLIES = work.Table(
     "waku_bridge_openreply",
     history="waku_bridge_endedreply",
-    kept=(*("id", "envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "created_at"),),
+    kept=("id", "envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "created_at"),
     ends=(*CHANGES, ("confirmed_at", "timestamptz"), ("ended_on", "date")),
     kept_if="NOT is_discarded",
 )
