@@ -340,7 +340,7 @@ class _Batch:
         column.
         """
         _write_all(Route, self.routes.values(), CHANGING_ROUTE_FIELDS)
-        # Sorted for the same reason as above, because two workers may have received the same messages.
+        # In one order, as in locking: two workers may have received the same messages, and must not dead-lock.
         _write_all(Registration, [registration for _, registration in sorted(self.changed.items())], CHANGING_FIELDS)
         unregistered = [r.pk for r in self.registrations.values() if r.state == State.UNREGISTERED]
         Grant.objects.filter(registration__in=[*unregistered, *self.regranted]).delete()

@@ -22,7 +22,7 @@ After a failed commit, each step of the batch works in a transaction of its own,
 so on. An item that fails alone comes again later if another session keeps its row locked, and is quarantined otherwise.
 A batch that collided with another worker is repeated as it was.
 
-What is measured, counted and traced about batches is done by `kit.batches.middleware`, at named points of the loop.
+Traces, and what a worker says about itself, are made by `kit.batches.middleware`, at named points of the loop.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Middleware of batches: what is measured, counted and traced about them, at named points of the loop.
+"""Middleware of batches: traces, and what a worker says about itself, at named points of the loop.
 
     connected ──▶ looks ──▶ begun ──▶ within each step ──▶ committed            postponed: the database is unavailable
 
-The loop works without any of it. Each worker has instances of its own, and calls them in its thread.
+No step depends on it. Each worker has instances of its own, and calls them in its thread.
 """
 
 from collections.abc import Sequence
