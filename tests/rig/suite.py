@@ -123,7 +123,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Turn success into failure when everything else was required. `.ci/again` reads the reason from pytest's cache."""
-    surprise, cache = _surprise(session.config), session.config.cache
+    surprise, cache = _surprise(session.config), getattr(session.config, "cache", None)  # none with no:cacheprovider
     if exitstatus == pytest.ExitCode.OK and surprise:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if cache is not None and not hasattr(session.config, "workerinput"):
