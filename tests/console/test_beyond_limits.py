@@ -23,8 +23,8 @@ from tests.console.reading import allowed_to, words_of
 from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from tests.rig.delivering import Process
 from tests.rig.rows import end_open
-from waku_bridge import removal
 from waku_bridge.codec.keys import Identity
+from waku_bridge.console.erasure import forget
 from xmpp_bridge.limits import DeviceLimit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
@@ -183,7 +183,7 @@ def test_the_counts_of_a_user_are_forgotten_with_the_user_and_after_the_retentio
     flood(4)
     now = timezone.now()
     count_beyond([Beyond(CONTACT.key_hash, "phone", Effect.MERGED, PushLimit.ADDRESS)], now=now)
-    removal.forget(CLIENT.key_hash, now=now)
+    forget(CLIENT.key_hash, now=now)
     names = BeyondLimit.objects.exclude(installation_id="").values_list("installation_id", flat=True)
     assert list(names) == ["phone"]
     list(retention.purge(now=now + timedelta(days=31), keep=timedelta(days=30)))

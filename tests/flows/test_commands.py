@@ -21,7 +21,7 @@ from tests.rig.network import Network
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, wait_until
 from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Reason, Refused
-from waku_bridge.management.commands.client import UNREMARKABLE, words
+from waku_bridge.console.management.commands.client import UNREMARKABLE, words
 
 BOBS_PHONE = firebase_token("bobs-own-phone")
 

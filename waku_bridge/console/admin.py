@@ -1,5 +1,6 @@
 """Console pages of envelopes, faults, replies, store watermarks, canary runs and dead letters."""
 
+import re
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -43,7 +44,6 @@ from waku_bridge.models import (
     OutboundReply,
     StoreWatermark,
 )
-from waku_bridge.reading.intake import without_payloads
 
 HASH_BYTES = 32
 # Limit of the requests whose id begins with the digits of a search. Only very few digits match more.
@@ -279,6 +279,10 @@ class StoreWatermarkAdmin(FactAdmin):
 admin.site.register(CanaryRun, CanaryRunAdmin)
 
 
+# Matches a value named payload, of any type, and every value of at least 70 characters.
+_PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
+
+
 @admin.register(DeadLetter)
 class DeadLetterAdmin(Operated, FactAdmin):
     operations: ClassVar[Any] = {"again": ReadLettersAgain, "drop": DropLetters}
@@ -309,3 +313,8 @@ class DeadLetterAdmin(Operated, FactAdmin):
     @admin.display(description="message")
     def raw_without_payloads(self, letter: DeadLetter) -> str:
         return without_payloads(letter.raw)
+
+
+def without_payloads(raw: str) -> str:
+    """Return a message with its payloads replaced by their lengths."""
+    return _PAYLOAD.sub(lambda found: f"({len(found[0])} characters)", raw)

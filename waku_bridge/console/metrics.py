@@ -1,10 +1,73 @@
-"""The metrics of the config check and of the canary, by the rules in `waku_bridge/metrics.py`."""
+"""The metrics of queues, of the config check and of the canary, by the rules in `waku_bridge/metrics.py`."""
 
 from prometheus_client import Gauge
 
+from kit.batches.marks import since
 from kit.metrics import StoredGauge
 from waku_bridge.console.models import CanaryRun
+from waku_bridge.models import InboundEnvelope, OutboundReply
 
+INBOX_DEPTH = StoredGauge(
+    "pushserver_inbox_waiting",
+    "Envelopes in the inbox that were not opened yet, counted up to 100 000. "
+    "When it moves: see the age of the oldest; when that is young the queue is long and moving. At "
+    "200 000 the bridge takes in no more messages.",
+    sql=f"""
+        SELECT count(*) FROM (
+            SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
+                AND received_at >= {since("Inbox")} ORDER BY received_at LIMIT 100000
+        ) AS waiting
+    """,
+)
+INBOX_POSTPONED = StoredGauge(
+    "pushserver_inbox_unproven_waiting",
+    "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
+    "When it moves: somebody floods the server, see the processed envelopes by outcome; or workers are too few. At "
+    "200 000 the oldest are dropped as `overload`.",
+    sql=f"""
+        SELECT count(*) FROM (
+            SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
+                ORDER BY received_at LIMIT 100000
+        ) AS waiting
+    """,
+)
+INBOX_OLDEST_AGE_SECONDS = StoredGauge(
+    "pushserver_inbox_oldest_age_seconds",
+    "For how long the oldest envelope has been waiting in the inbox. "
+    "When it moves: beyond a few seconds workers of the queue `batches` are not running or too few.",
+    sql=f"""
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
+            SELECT received_at FROM waku_bridge_openenvelope
+            WHERE state = '{InboundEnvelope.State.RECEIVED}' AND received_at >= {since("Inbox")}
+            ORDER BY received_at LIMIT 100000
+        ) AS waiting
+    """,
+)
+# Those of their first attempt are left out, unless its lease is over: nobody knows yet whether a node took them.
+_WAITING_REPLIES = f"""
+    FROM waku_bridge_openreply WHERE due_at >= {since("OverdueReplies")}
+        AND state = '{OutboundReply.State.PENDING}' AND (attempt_count > 0 OR due_at <= clock_timestamp())
+"""
+REPLIES_PENDING = StoredGauge(
+    "pushserver_replies_pending",
+    "Replies in the outbox that no node took so far, counted up to 100 000. "
+    "When it moves: no node takes replies, see the publish errors; or no worker of the queue `batches` is running.",
+    sql=f"""
+        SELECT count(*) FROM (
+            SELECT {_WAITING_REPLIES} ORDER BY due_at LIMIT 100000
+        ) AS pending
+    """,
+)
+REPLIES_OLDEST_AGE_SECONDS = StoredGauge(
+    "pushserver_replies_oldest_age_seconds",
+    "For how long the oldest reply has been waiting in the outbox. "
+    "When it moves: clients wait 3 s; see pushserver_replies_pending.",
+    sql=f"""
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)) FROM (
+            SELECT created_at {_WAITING_REPLIES} ORDER BY due_at LIMIT 100000
+        ) AS pending
+    """,
+)
 NODE_HEALTHY = Gauge(
     "pushserver_bridge_node_healthy",
     "1 while the node's /health reports that it is ready, else 0. "

@@ -20,8 +20,7 @@ from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
 from notifications.models import NotificationRequest
 from registrations.lookup import count_by_newest_grant
 from registrations.models import Grant
-from waku_bridge import metrics
-from waku_bridge.console import indicators
+from waku_bridge.console import indicators, metrics
 from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.rules import CLOCK, about_clock

@@ -12,7 +12,6 @@ before it, so learning of them costs no statement.
 
 import asyncio
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -275,8 +274,6 @@ MAX_PER_MINUTE = 10
 MAX_LOOKED_AT_CHARACTERS = 16 * 1024**2
 LETTERS = Charge("letters", per_minute(MAX_PER_MINUTE))
 CHARACTERS = Charge("characters", per_minute(MAX_LOOKED_AT_CHARACTERS))
-# Matches a value named payload, of any type, and every value of at least 70 characters.
-_PAYLOAD = re.compile(r"""(?<="payload": )(?:"(?:[^"\\]|\\.)*"?|\[[^\]]*\]?)|[A-Za-z0-9+/=_-]{70,}""")
 
 
 class DeadLetters:
@@ -335,11 +332,6 @@ def _letter(rejected: Rejected, reader: Reader, now: datetime) -> DeadLetter:
         path=reader.path,
         received_at=now,
     )
-
-
-def without_payloads(raw: str) -> str:
-    """Return the message as operators see it: each payload is replaced by its length."""
-    return _PAYLOAD.sub(lambda found: f"({len(found[0])} characters)", raw)
 
 
 def _json(raw: Any) -> str:

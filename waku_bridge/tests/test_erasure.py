@@ -24,9 +24,9 @@ from tests.rig.rows import firebase_token
 from tests.rig.statements import beside
 from waku_bridge.codec import topics
 from waku_bridge.console.canary.traces import mark, remove_traces
+from waku_bridge.console.erasure import find_traces, forget
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OpenEnvelope, OutboundReply
-from waku_bridge.removal import find_traces, forget
 from waku_bridge.tests.test_query_topics import Listening
 
 pytestmark = pytest.mark.django_db

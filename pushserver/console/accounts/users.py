@@ -36,7 +36,7 @@ from pushserver.models import AccessRecord
 from registrations.admin import RegistrationAdmin, registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from registrations.token_types import name_of
-from waku_bridge import removal
+from waku_bridge.console import erasure
 
 # Limit of rows of each kind, so that a client with thousands of installations does not make this page slow.
 MAX_ROWS = 50
@@ -278,12 +278,12 @@ class ForgetUser(Operation):
         return "", "a forgotten user"
 
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
-        yield labels.FORGET_EFFECT.format(traces=removal.find_traces(rows[0].public_key_hash))
+        yield labels.FORGET_EFFECT.format(traces=erasure.find_traces(rows[0].public_key_hash))
         yield from labels.FORGET_EFFECTS
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         key_hash = rows[0].public_key_hash
-        found = removal.forget(key_hash, now=database_now())
+        found = erasure.forget(key_hash, now=database_now())
         AccessRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
         return Done(f"Forgot a user: {found}.") if found else Done(labels.FORGOTTEN_ALREADY, is_change=False)
 

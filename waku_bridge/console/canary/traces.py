@@ -15,6 +15,7 @@ from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.console.canary.diagnosis import Facts
+from waku_bridge.console.erasure import lock_all_about
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.messages import BRIDGE
@@ -28,7 +29,6 @@ from waku_bridge.models import (
     OpenReply,
     OutboundReply,
 )
-from waku_bridge.removal import lock_all_about
 
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)

@@ -21,6 +21,7 @@ from tests.rig.rows import make_envelope, make_reply, make_request, make_waterma
 from tests.rig.statements import index_of
 from waku_bridge import removal
 from waku_bridge.console import operator_actions
+from waku_bridge.console.admin import without_payloads
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import MessageType
@@ -218,3 +219,22 @@ def test_a_letter_that_still_cannot_be_read_stays(fields):
     letter = make_letter(**fields)
     assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 1)
     assert (DeadLetter.objects.count(), InboundEnvelope.objects.count()) == (1, 0)
+
+
+LONG = "QUJD" * 40
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ({"contentTopic": "/waku/1/x", "payload": LONG}, '{"contentTopic": "/waku/1/x", "payload": (162 characters)}'),
+        ({"payload": 'no "base64" \\'}, '{"payload": (18 characters)}'),
+        ({"payload": [1, 2, 255]}, '{"payload": (11 characters)}'),
+        ({"payload": None, "version": 2}, '{"payload": null, "version": 2}'),
+        ({"message": {"data": LONG}}, '{"message": {"data": "(160 characters)"}}'),
+        ({"messageHash": f"0x{'ab' * 32}"}, f'{{"messageHash": "0x{"ab" * 32}"}}'),
+        ('{"payload": "not base64, and cut of', '{"payload": (23 characters)'),
+    ],
+)
+def test_the_console_shows_letters_without_payloads(raw: object, shown: str) -> None:
+    assert without_payloads(raw if isinstance(raw, str) else json.dumps(raw)) == shown

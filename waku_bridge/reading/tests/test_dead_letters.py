@@ -20,7 +20,6 @@ from waku_bridge.reading.intake import (
     MAX_PER_MINUTE,
     MAX_RAW_CHARACTERS,
     DeadLetters,
-    without_payloads,
 )
 from waku_bridge.reading.pages import Reader, Rejected
 
@@ -124,22 +123,3 @@ def test_a_message_nested_too_deeply_for_json_is_kept():
         raw = [raw]
     keep(DeadLetters(), raw)
     assert DeadLetter.objects.get().raw == ""
-
-
-LONG = "QUJD" * 40
-
-
-@pytest.mark.parametrize(
-    ("raw", "shown"),
-    [
-        ({"contentTopic": "/waku/1/x", "payload": LONG}, '{"contentTopic": "/waku/1/x", "payload": (162 characters)}'),
-        ({"payload": 'no "base64" \\'}, '{"payload": (18 characters)}'),
-        ({"payload": [1, 2, 255]}, '{"payload": (11 characters)}'),
-        ({"payload": None, "version": 2}, '{"payload": null, "version": 2}'),
-        ({"message": {"data": LONG}}, '{"message": {"data": "(160 characters)"}}'),
-        ({"messageHash": f"0x{'ab' * 32}"}, f'{{"messageHash": "0x{"ab" * 32}"}}'),
-        ('{"payload": "not base64, and cut of', '{"payload": (23 characters)'),
-    ],
-)
-def test_the_console_shows_letters_without_payloads(raw: object, shown: str) -> None:
-    assert without_payloads(raw if isinstance(raw, str) else json.dumps(raw)) == shown
