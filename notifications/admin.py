@@ -36,7 +36,7 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.queues import queues
 from notifications.rules import reports
 from notifications.rules.transitions import DUE
-from registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
+from registrations.console.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
 from registrations.models import Registration
 from registrations.token_types import name_of
 

@@ -419,6 +419,7 @@ INSTALLED_APPS = [
     "notifications.gateways.gorush",
     "notifications.gateways.gorush.console",
     "registrations",
+    "registrations.console",
     "spark_reports",
     *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
     "pushserver",  # last: it ends the start

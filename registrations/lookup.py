@@ -77,14 +77,6 @@ def _info(row: _Row) -> QueryInfo:
     )
 
 
-def count_by_newest_grant() -> dict[bytes, int]:
-    """Return by server key (33 bytes) the number of registered installations whose newest grant is for that server.
-
-    It reads every grant, so it is for requests of operators only.
-    """
-    return {bytes(public_key): number for public_key, number in fetch(statements.COUNT_BY_NEWEST_GRANT)}
-
-
 # Query topics, one for each registered key hash. The bridge with such topics defines their names, and listens to them.
 
 

@@ -42,13 +42,6 @@ FIND_INSTALLATIONS: LiteralString = f"""
     WHERE of_key <= %(key_bytes)s AND of_batch <= %(batch_bytes)s
     ORDER BY registration.public_key_hash, recency
 """
-COUNT_BY_NEWEST_GRANT: LiteralString = f"""
-    SELECT server_public_key, count(*) FROM (
-        SELECT DISTINCT ON (registration_id) server_public_key
-        FROM registrations_grant JOIN registrations_registration AS registration ON registration.id = registration_id
-        WHERE registration.state = '{Registration.State.ACTIVE}' ORDER BY registration_id, granted_at DESC
-    ) AS newest GROUP BY server_public_key
-"""
 
 # Routes ---------------------------------------------------------------------------------------------------------------
 

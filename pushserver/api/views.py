@@ -20,7 +20,7 @@ from notifications.models import Channel, Notification
 from pushserver.api import answers, filters
 from pushserver.indicators.snapshot import take_snapshot
 from pushserver.models import ApiToken
-from registrations.admin import RegistrationAdmin
+from registrations.console.admin import RegistrationAdmin
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 from waku_bridge.console.models import CanaryRun

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString
 
 from django.conf import settings
 from django.db.models import Min
 
 from kit.db.partitions import UNDER_WAY
-from kit.db.statements import table
+from kit.db.statements import fetch, table
 from kit.display import host_of
 from kit.health import canaries
 from kit.health.indicators import Indicator
@@ -18,8 +18,7 @@ from kit.health.peers import UNREACHABLE, Complaint, Peer
 from kit.health.waiting import Tile, Waiting
 from kit.operations import Evidence, KeyUse, ListPage, Operations, PeerPage
 from notifications.models import NotificationRequest
-from registrations.lookup import count_by_newest_grant
-from registrations.models import Grant
+from registrations.models import Grant, Registration
 from waku_bridge.console import indicators, metrics
 from waku_bridge.console.canary import canary
 from waku_bridge.console.config_check import NOTICES
@@ -42,6 +41,13 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 # Rows are counted up to this number, because counting more would take too long.
 MAX_COUNTED = 1000
 SECTION = "Waku"
+COUNT_BY_NEWEST_GRANT: LiteralString = f"""
+    SELECT server_public_key, count(*) FROM (
+        SELECT DISTINCT ON (registration_id) server_public_key
+        FROM registrations_grant JOIN registrations_registration AS registration ON registration.id = registration_id
+        WHERE registration.state = '{Registration.State.ACTIVE}' ORDER BY registration_id, granted_at DESC
+    ) AS newest GROUP BY server_public_key
+"""
 
 
 def _describe(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
@@ -52,6 +58,11 @@ def _describe(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         ("cluster and shards", memory["shards"] or "not reported"),
         ("longest page", f"{longest} messages" if longest else "shorter than 30 messages"),
     ]
+
+
+def _count_by_newest_grant() -> dict[bytes, int]:
+    """Return by server key (33 bytes) the number of registered installations whose newest grant is for that server."""
+    return {bytes(public_key): number for public_key, number in fetch(COUNT_BY_NEWEST_GRANT)}
 
 
 class WakuOperations(Operations):
@@ -155,7 +166,7 @@ class WakuOperations(Operations):
     def key_use(self) -> KeyUse:
         own = self.own_keys()
         others = "have granted none of these keys: senders do not find them"
-        return KeyUse("installations", own, count_by_newest_grant(), others)
+        return KeyUse("installations", own, _count_by_newest_grant(), others)
 
     def knows_newest_clients(self, number: int) -> bool:
         granted = set(Grant.objects.order_by("-pk").values_list("server_public_key", flat=True)[:number])

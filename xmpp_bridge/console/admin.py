@@ -24,7 +24,7 @@ from kit.admin.lists.filters import Alone, WordFilter
 from kit.admin.operations import Operated
 from kit.admin.times import DAY
 from kit.canary.admin import CanaryRunAdmin
-from registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
+from registrations.console.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from registrations.models import Route
 from xmpp_bridge.console.models import CanaryRun
 from xmpp_bridge.console.operations import DisableDevice, EnableDevice, RemoveDevice

@@ -33,7 +33,7 @@ from pushserver.console.frame.menu import NOTIFICATIONS, USERS
 from pushserver.console.support.outlook import why_decided
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
-from registrations.admin import RegistrationAdmin, registration_url
+from registrations.console.admin import RegistrationAdmin, registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 from registrations.token_types import name_of
 from waku_bridge.console import erasure

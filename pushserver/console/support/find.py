@@ -24,7 +24,7 @@ from pushserver.console.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_f
 from pushserver.console.labels import NOT_UNDERSTOOD, NOTHING_FOUND
 from pushserver.console.support.search import NotUnderstoodError, for_url
 from pushserver.start.demonstration import people
-from registrations.admin import KEY_HASH_BYTES
+from registrations.console.admin import KEY_HASH_BYTES
 from registrations.models import Registration, TopicKey
 from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.console.admin import envelope_url

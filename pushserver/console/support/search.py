@@ -25,7 +25,7 @@ from kit.operations import parts
 from notifications.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.labels import KEY_CUT_OFF, NOT_UNDERSTOOD
-from registrations.admin import KEY_HASH_BYTES
+from registrations.console.admin import KEY_HASH_BYTES
 from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash, parse_chat_key

@@ -17,7 +17,7 @@ from notifications.messages import ChannelKey, channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue
 from pushserver.console.drain import DRAIN_ID
 from pushserver.console.labels import STARTED, STOPPED
-from registrations.admin import ROUTE_SECRETS
+from registrations.console.admin import ROUTE_SECRETS
 from registrations.models import Registration, Route
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

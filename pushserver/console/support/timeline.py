@@ -54,7 +54,7 @@ from pushserver.console.support.story import (
     replies_to,
     staff_actions,
 )
-from registrations.admin import route_url
+from registrations.console.admin import route_url
 from waku_bridge.console.admin import envelope_url
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

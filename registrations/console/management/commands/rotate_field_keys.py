@@ -15,8 +15,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from registrations.console.rotation import COLUMNS, Column, rotate, still_needing_old_keys
 from registrations.encryption import keyring
-from registrations.rotation import COLUMNS, Column, rotate, still_needing_old_keys
 
 # Each pass finds the rows that other sessions had locked during the last pass.
 MAX_PASSES = 10

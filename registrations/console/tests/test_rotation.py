@@ -6,9 +6,9 @@ from django.conf import LazySettings
 from django.core.management import call_command
 from django.utils import timezone
 
+from registrations.console.rotation import COLUMNS, rotate
 from registrations.encryption import Keyring, Purpose, keyring
 from registrations.models import Grant, Registration, Route, TopicKey
-from registrations.rotation import COLUMNS, rotate
 from tests.rig import rows
 from tests.rig.statements import other_session
 

@@ -1,0 +1,1 @@
+"""The operator's side of registrations: an app of its own, which the path does not import. See docs/console.md."""

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class RegistrationsConsoleConfig(AppConfig):
+    name = "registrations.console"
+    label = "registrations_console"
