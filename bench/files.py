@@ -23,7 +23,8 @@ from django.conf import settings
 from bench.path import Parts
 from bench.running.servers import PUBLISH_PATH, TOPIC, Around, wait_until
 from bench.running.tables import show
-from kit.batches.batch import Wakeup, Worker
+from kit.batches.batch import Wakeup
+from kit.batches.worker import Worker
 from kit.http import Connections
 from kit.processes.leader import Term
 from notifications.tasks import new_steps

@@ -24,7 +24,8 @@ from bench.running import floors
 from bench.running.phones import Phones
 from bench.running.servers import TOPIC, Around, cpu_seconds
 from bench.running.tables import show_figures
-from kit.batches.batch import Step, Wakeup, Worker
+from kit.batches.batch import Step, Wakeup
+from kit.batches.worker import Worker
 from notifications.models import Notification
 from notifications.tasks import new_steps
 from waku_bridge.codec.topics import message_hash

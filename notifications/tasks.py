@@ -12,7 +12,8 @@ import structlog
 from celery import shared_task, signals
 from django.conf import settings
 
-from kit.batches.batch import Step, Wakeup, Worker
+from kit.batches.batch import Step, Wakeup
+from kit.batches.worker import Worker
 from kit.buckets.shared import forget_full
 from kit.db.clock import database_now
 from kit.db.deleting import run_for_a_while

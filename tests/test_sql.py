@@ -44,7 +44,7 @@ PUT_TOGETHER = {
     "kit/db/operations.py": "names of tables, columns and indexes, and days",
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
-    "kit/batches/batch.py": "the conditions of the steps, and settings of the session",
+    "kit/batches/worker.py": "the conditions of the steps, and settings of the session",
     "waku_bridge/inbox/inbox.py": "the conditions of the part of a statement that ends envelopes",
     "xmpp_bridge/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",

@@ -6,7 +6,8 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from kit.batches.batch import Step, Work, Worker
+from kit.batches.batch import Step, Work
+from kit.batches.worker import Worker
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, Sending
 from notifications.messages import Outcome, PushNotification, PushRequest, ReportError

@@ -131,7 +131,7 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
         session.execute(
             "SELECT FROM notifications_opennotification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in held]]
         )
-        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
+        monkeypatch.setattr("kit.batches.worker.LOCK_TIMEOUT", "20ms")
         deliverer.process_until(lambda: {fresh(row).state for row in others} == {State.DELIVERED})
         assert {fresh(row).state for row in held} == {State.IN_FLIGHT}
     deliverer.process_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})

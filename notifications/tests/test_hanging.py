@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.utils import timezone
 
-from kit.batches.batch import Worker
+from kit.batches.worker import Worker
 from kit.http import MAX_CONNECTIONS
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result

@@ -15,8 +15,9 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.models import F
 
-from kit.batches.batch import Wakeup, Worker
+from kit.batches.batch import Wakeup
 from kit.batches.journal import InFlightJournal
+from kit.batches.worker import Worker
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import Share, SharedBuckets, own_buckets
 from kit.expiry.models import MassExpiry

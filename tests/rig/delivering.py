@@ -15,7 +15,8 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
+from kit.batches.batch import Batch, Step, Wakeup, Work
+from kit.batches.worker import Worker
 from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change, end_halts

@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 from django.db import InterfaceError, OperationalError, connections
 
-from kit.batches.batch import Step, Worker
+from kit.batches.batch import Step
+from kit.batches.worker import Worker
 from kit.buckets.shared import SharedBuckets
 from kit.db.clock import clock
 from kit.processes.leader import Term

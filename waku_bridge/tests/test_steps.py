@@ -294,7 +294,7 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     process = Process()
     with other_session() as session:
         session.execute("SELECT FROM registrations_registration FOR UPDATE")
-        monkeypatch.setattr("kit.batches.batch.LOCK_TIMEOUT", "20ms")
+        monkeypatch.setattr("kit.batches.worker.LOCK_TIMEOUT", "20ms")
         process.process_until(lambda: states() == {State.PROCESSED: 8 + 20, state: 8})
     process.process_until(lambda: states() == {State.PROCESSED: 8 + 20 + 8})
     assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {

@@ -16,19 +16,8 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from kit.batches.batch import (
-    CHANNEL,
-    LIMIT,
-    LONG_AGO,
-    OLD,
-    WAITS,
-    WAKE_PEERS,
-    Step,
-    Wakeup,
-    Work,
-    Worker,
-    wake,
-)
+from kit.batches.batch import CHANNEL, LIMIT, LONG_AGO, OLD, WAKE_PEERS, Step, Wakeup, Work, wake
+from kit.batches.worker import WAITS, Worker
 from kit.db.reasons import REASONS
 from kit.db.sessions import BATCH_WORKER
 from kit.db.statements import fetch
@@ -382,7 +371,7 @@ def test_items_whose_rows_another_session_has_locked_are_left_at_once_and_all_ot
 
     step, other = Numbers(*range(60), hook=need), Numbers(100)
     worker = Worker([step, other], Wakeup())
-    with other_session() as session, patch("kit.batches.batch.LOCK_TIMEOUT", "10ms"):
+    with other_session() as session, patch("kit.batches.worker.LOCK_TIMEOUT", "10ms"):
         session.execute("SELECT FROM registrations_topickey WHERE id = %s FOR UPDATE", [key.pk])
         worker.process_batch(now=timezone.now())
         process_all(worker, step)
@@ -459,7 +448,7 @@ def eventually(is_so, seconds=60):
 @pytest.fixture
 def without_polling(monkeypatch):
     """Polling is off, so that a worker finds rows only after a wakeup or an announcement."""
-    monkeypatch.setattr("kit.batches.batch.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("kit.batches.worker.LOOK_SECONDS", 1000.0)
 
 
 @in_threads
@@ -701,7 +690,7 @@ def test_an_empty_batch_between_two_failures_ends_no_failure(running):
 def test_a_worker_waits_for_hours_for_a_database_that_cannot_be_reached(running, monkeypatch):
     pauses, connect = [], Worker._listen
     hook = fails(refused("57P03"), times=10_000)
-    monkeypatch.setattr("kit.batches.batch.sleep", pauses.append)
+    monkeypatch.setattr("kit.batches.worker.sleep", pauses.append)
     monkeypatch.setattr(Worker, "_listen", lambda worker: (hook(0), connect(worker)))
     with capture_logs():
         running(Numbers(1))

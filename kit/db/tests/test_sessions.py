@@ -13,7 +13,8 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from embedded.servers.postgres import SOCKET_NAME
-from kit.batches.batch import Batch, Step, Wakeup, Work, Worker
+from kit.batches.batch import Batch, Step, Wakeup, Work
+from kit.batches.worker import Worker
 from kit.db.connections import MIGRATIONS, REPORTS, timeouts
 from kit.db.deleting import TIMEOUTS
 from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
