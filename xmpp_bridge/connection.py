@@ -11,19 +11,7 @@ from uuid import uuid4
 
 from xmpp_bridge.codec.answers import write_ping
 from xmpp_bridge.codec.elements import BrokenStream
-from xmpp_bridge.codec.stream import (
-    CLOSING,
-    Closed,
-    Failed,
-    Opened,
-    Ready,
-    Received,
-    Stream,
-    TooLarge,
-    Unreadable,
-    handshake,
-    opening,
-)
+from xmpp_bridge.codec.stream import CLOSING, Closed, Event, Opened, Ready, Received, Stream, handshake, opening
 from xmpp_bridge.devices import write_ends
 from xmpp_bridge.handler import Arrived, StanzaHandler
 
@@ -176,7 +164,7 @@ class Connection:
         """Return whether reading pauses, because too many stanzas or bytes wait."""
         return self._waiting.qsize() > MAX_WAITING or self._unanswered_bytes > MAX_WAITING_BYTES
 
-    async def _take(self, event: object) -> None:
+    async def _take(self, event: Event) -> None:
         match event:
             case Opened(stream_id):
                 if stream_id:  # without one, the server's next answer is the error `host-unknown`
@@ -184,14 +172,11 @@ class Connection:
             case Ready():
                 self._ready.set()
                 self._announce_ready()
-            case Received() | TooLarge() | Unreadable():
-                size = 0 if isinstance(event, Unreadable) else event.size
-                self._waiting.put_nowait(Arrived(event, monotonic(), size))
-                self._unanswered_bytes += size
-            case Failed(condition):
+            case Received():
+                self._waiting.put_nowait(Arrived(event, monotonic(), event.size))
+                self._unanswered_bytes += event.size
+            case Closed(condition):
                 raise ConnectionEnded(condition)
-            case Closed():
-                raise ConnectionEnded("closed")
 
     async def _answer(self) -> None:
         loop = asyncio.get_running_loop()

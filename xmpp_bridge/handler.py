@@ -24,7 +24,7 @@ from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import COMMANDS as COMMANDS_NODE
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
-from xmpp_bridge.codec.stream import Received, TooLarge, Unreadable
+from xmpp_bridge.codec.stream import Received
 from xmpp_bridge.commands import ACTIONS, Refusal
 from xmpp_bridge.devices import Ended, Registering
 from xmpp_bridge.inbound import Inbound
@@ -77,7 +77,7 @@ _NAMES = {
 class Arrived:
     """One stanza as the connection read it, or decoded; its time of arrival (monotonic), and its size in bytes."""
 
-    event: Received | TooLarge | Unreadable | StanzaEvent = field(repr=False)
+    event: Received | StanzaEvent = field(repr=False)
     at: float
     size: int
 
@@ -283,12 +283,8 @@ class StanzaHandler:
 def _decode(arrived: Arrived) -> StanzaEvent:
     try:
         match arrived.event:
-            case Received(stanza):
-                return decode(stanza)
-            case TooLarge(name, attributes):
-                return decode_too_large(name, attributes)
-            case Unreadable():
-                return Ignored("unreadable")
+            case Received(stanza, is_too_large=is_too_large):
+                return decode_too_large(stanza) if is_too_large else decode(stanza)
             case event:  # it was decoded with an earlier batch, and had to wait
                 return event
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone

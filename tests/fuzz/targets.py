@@ -27,7 +27,7 @@ from waku_bridge.node import WakuNode
 from waku_bridge.reading.pages import select
 from xmpp_bridge.codec.elements import BrokenStream, MalformedStanza, parse
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
-from xmpp_bridge.codec.stream import Received, Stream, TooLarge
+from xmpp_bridge.codec.stream import Received, Stream
 
 SERVER = Identity(PrivateKey(b"\x02" * 32))
 TOPIC_KEY = b"\x07" * 32
@@ -156,10 +156,8 @@ def _stanzas(*pieces: bytes) -> list[str]:
 
 def _described(event: object) -> str:
     match event:
-        case Received():
-            return repr(decode(event.stanza))
-        case TooLarge():
-            return repr(decode_too_large(event.name, event.attributes))
+        case Received(stanza, is_too_large=is_too_large):
+            return repr(decode_too_large(stanza) if is_too_large else decode(stanza))
     return repr(event)
 
 

@@ -70,8 +70,9 @@ def decode(stanza: Element) -> StanzaEvent:
     return Ignored("presence" if name == "presence" else "unknown_stanza")
 
 
-def decode_too_large(name: str, attributes: Mapping[str, str]) -> StanzaEvent:
+def decode_too_large(stanza: Element) -> StanzaEvent:
     """Decode a stanza of which only the first tag was read: `Malformed` if it is a request, and otherwise `Ignored`."""
+    name, attributes = local_name(stanza), stanza.attrib
     is_request = name == "message" or (name == "iq" and attributes.get("type") in {"get", "set"})
     if not is_request or attributes.get("type") == "error" or not _is_addressed(name, attributes):
         return Ignored("too_large")
