@@ -5,8 +5,9 @@ which of several readers gets the rest. Any other exception is a finding, and so
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, r
 from waku_bridge.dialect import NodeError
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import WakuNode
-from waku_bridge.reading.pages import select
+from waku_bridge.reading.pages import Page, Reader
 from xmpp_bridge.codec.elements import BrokenStream, MalformedStanza, parse
 from xmpp_bridge.codec.stanzas import decode, decode_too_large
 from xmpp_bridge.codec.stream import Received, Stream
@@ -92,6 +93,9 @@ class OneAnswer:
         return self._answer
 
 
+EPOCH, NOW = datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+
+
 class EveryTopic:
     def __contains__(self, _topic: object) -> bool:
         return True
@@ -105,9 +109,12 @@ async def _walk(node: WakuNode) -> None:
     _select([entry.message for entry in (await node.store_page(includeData="true")).entries])
 
 
-def _select(page: list[Any]) -> None:
-    for topics in (EveryTopic(), frozenset()):
-        list(select(page, SHARD, topics, oldest_ns=0, now_ns=2**62).foreign())
+def _select(messages: list[Any]) -> None:
+    both: tuple[Container[str], ...] = (EveryTopic(), frozenset())
+    for topics in both:
+        page = Page(Reader("live", "http://node", SHARD), NOW, messages)
+        page.select(topics, keep=NOW - EPOCH)
+        page.hash_all()
 
 
 QUESTIONS: tuple[Callable[[WakuNode], Coroutine[Any, Any, object]], ...] = (

@@ -333,7 +333,7 @@ def test_a_message_of_that_size_is_taken_in(kib: int) -> None:
     page = [raw(timestamp_ns=NOW_NS - n, payload=bytes(size)) for n, size in enumerate(sizes)]
     found = selected(*page)
     assert [len(each.message.payload) for each in found.envelopes] == [kib * 1024]
-    assert [each.reason for each in found.rejected] == ["wrong_size"]
+    assert [reason for _, reason in found.rejected] == ["wrong_size"]
 
 
 # Reading --------------------------------------------------------------------------------------------------------------

@@ -21,12 +21,11 @@ from waku_bridge.codec import topics
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import inbox
 from waku_bridge.models import ENVELOPE, DeadLetter, EndedEnvelope
-from waku_bridge.reading.pages import select
+from waku_bridge.reading.pages import Page, Reader
 
 log = structlog.get_logger(__name__)
 State = EndedEnvelope.State
 BY_OPERATOR = "operator"
-NS_PER_SECOND = 10**9
 _REOPEN = f"""
     WITH failed AS (
         DELETE FROM waku_bridge_endedenvelope WHERE hash = ANY (%b::bytea[]) AND state = '{State.FAILED}' RETURNING *
@@ -79,12 +78,10 @@ def _take_in(letter: DeadLetter, *, now: datetime) -> bool:
         raw = json.loads(letter.raw)
     except (ValueError, RecursionError):
         return False
-    now_ns = int(now.timestamp()) * NS_PER_SECOND
-    # An older message may be a repetition of one whose hash was removed.
-    oldest_ns = now_ns - int(timedelta(days=settings.ENVELOPE_RETENTION_DAYS).total_seconds()) * NS_PER_SECOND
-    selection = select([raw], letter.pubsub_topic, _topics_of(raw), oldest_ns=oldest_ns, now_ns=now_ns)
-    inbox.store(selection.envelopes, source=letter.source, now=now, path=EndedEnvelope.Path(letter.path))
-    return bool(selection.envelopes)
+    page = Page(Reader(letter.path, letter.source, letter.pubsub_topic), now, [raw])
+    page.select(_topics_of(raw), keep=timedelta(days=settings.ENVELOPE_RETENTION_DAYS))
+    inbox.store(page.envelopes, source=letter.source, now=now, path=EndedEnvelope.Path(letter.path))
+    return bool(page.envelopes)
 
 
 def _topics_of(raw: Any) -> set[str]:

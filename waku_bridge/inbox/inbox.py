@@ -54,7 +54,6 @@ INSERT = f"""
 # Limit of the payloads in one statement, which then takes a second at most. A statement with a page of 180 MB would
 # exceed any timeout, be repeated unchanged, and never succeed.
 SLICE_BYTES = 8 * 1024 * 1024
-KNOWN = "SELECT hash FROM waku_bridge_envelopehash WHERE hash = ANY(%b::bytea[])"
 
 
 def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:

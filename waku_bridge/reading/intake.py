@@ -12,13 +12,11 @@ before it, so learning of them costs no statement.
 
 import asyncio
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
-from itertools import islice
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
@@ -47,13 +45,11 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.models import DeadLetter
 from waku_bridge.query_topics import QueryTopics
-from waku_bridge.reading.pages import Reader, Rejected, SeenHashes, Selection, select
+from waku_bridge.reading.pages import NS_PER_SECOND, Page, Rejected, SeenHashes
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-
-NS_PER_SECOND = 10**9
 
 # A database that does not answer within this time counts as unreachable.
 STATEMENT_SECONDS = 10.0
@@ -74,14 +70,13 @@ class Session:
     """The database connection that all readers of a bridge share. Their statements run one after another.
 
     ``number`` grows with each new connection. A new connection may lead to another server, which was promoted without
-    the last commits of its predecessor. So two memories are cleared with each connection: ``seen``, the hashes of the
-    messages that were read, and ``misnamed``, for each node the wrong hashes that its store gives to some of these.
+    the last commits of its predecessor. So ``seen``, the hashes of the messages that were read, is cleared with each
+    connection.
     """
 
     def __init__(self, topics: QueryTopics) -> None:
         self.topics = topics
         self.seen = SeenHashes()
-        self.misnamed: defaultdict[str, SeenHashes] = defaultdict(SeenHashes)
         self.number = 0
         self._connection: psycopg.AsyncConnection | None = None
         self._lock = asyncio.Lock()
@@ -138,20 +133,6 @@ class Session:
                 await self._connection.close()
             self._connection = None
             self.seen.clear()
-            self.misnamed.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The outcome of a page.
-
-    ``new`` has the hashes of the envelopes that no path had brought before. ``hashes`` has those of all messages in
-    the page that can be read.
-    """
-
-    selection: Selection
-    new: list[bytes]
-    hashes: set[bytes]
 
 
 class Intake:
@@ -168,70 +149,39 @@ class Intake:
         self.has_capacity = asyncio.Event()
         self.has_capacity.set()
 
-    async def take(self, page: Sequence[Any], reader: Reader, *, received_at: datetime) -> Taken:
+    async def take(self, page: Page) -> None:
         """Wait until the inbox has capacity, store the envelopes of the page, wake the workers, and remember the page.
 
         All of it goes through one connection. Raises psycopg.Error or django.db.Error. The caller may then pass the
-        same page again.
+        same messages again, in a new page.
         """
         await self.has_capacity.wait()
-        selection, new = await self._store(page, reader, received_at)
-        hashes = {*(envelope.hash for envelope in selection.envelopes), *selection.foreign()}
-        self.session.seen.add(hashes)
-        _count(page, selection, reader)
-        _trace(new, reader, received_at)
-        return Taken(selection, new, hashes)
-
-    async def known(self, hashes: Sequence[bytes]) -> set[bytes]:
-        """Return the hashes among these whose envelopes came before, so that they need not be fetched."""
-        rows = await self.session.execute(inbox.KNOWN, [list(hashes)]) if hashes else []
-        known = {message_hash for (message_hash,) in rows}
-        self.session.seen.add(known)
-        return known
-
-    async def _store(self, page: Sequence[Any], reader: Reader, received_at: datetime) -> tuple[Selection, list[bytes]]:
-        """Select the envelopes of a page and insert them.
-
-        Content topics may become ours before the statement runs. Then the rest of the page is selected once more.
-        """
-        new: list[bytes] = []
-        whole = Selection(reader.pubsub_topic, [], [], list(page))
-        number = await self.session.connect()
-        while True:
+        number, version = await self.session.connect(), None
+        while version != self.session.topics.version:  # content topics may have become ours before the statement ran
             version = self.session.topics.version
-            selection = self._select(whole.unknown_messages, reader.pubsub_topic, received_at)
-            if selection.rejected:
+            envelopes, rejected = page.select(self.session.topics, keep=self.keep)
+            if rejected:
                 # Dead letters come first, so that an error in them cannot follow the commit of an envelope.
-                await in_thread(self._dead_letters.keep, selection.rejected, reader, now=received_at)
-            new += await self._insert(selection.envelopes, reader, received_at, number)
-            whole = Selection(
-                reader.pubsub_topic,
-                whole.envelopes + selection.envelopes,
-                whole.rejected + selection.rejected,
-                selection.unknown_messages,
-            )
-            if self.session.topics.version == version:
-                return whole, new
+                await in_thread(self._dead_letters.keep, rejected, page)
+            await self._insert(envelopes, page, number)
+        page.hash_all()
+        self.session.seen.add(page.hashes)
+        _count(page)
 
-    async def _insert(
-        self, envelopes: Sequence[Envelope], reader: Reader, received_at: datetime, number: int
-    ) -> list[bytes]:
+    async def _insert(self, envelopes: Sequence[Envelope], page: Page, number: int) -> None:
         if not envelopes:
             await self.session.execute(NOTHING, number=number)
-            return []
+            return
         new: set[bytes] = set()
         for part in inbox.slices(envelopes):
-            values = inbox.insert_values(part, source=reader.node, path=inbox.Path(reader.path), now=received_at)
-            rows = await self.session.execute(inbox.INSERT, values, number=number)
-            new |= {message_hash for (message_hash,) in rows}
+            path = inbox.Path(page.reader.path)
+            values = inbox.insert_values(part, source=page.reader.node, path=path, now=page.received_at)
+            new.update(
+                message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values, number=number)
+            )
         INBOX_ENVELOPES.labels("new").inc(len(new))
         INBOX_ENVELOPES.labels("duplicate").inc(len(envelopes) - len(new))
-        return [each for each in dict.fromkeys(envelope.hash for envelope in envelopes) if each in new]
-
-    def _select(self, page: Sequence[Any], pubsub_topic: str, received_at: datetime) -> Selection:
-        oldest_ns = int((received_at - self.keep).timestamp()) * NS_PER_SECOND
-        now_ns = int(received_at.timestamp()) * NS_PER_SECOND
-        return select(page, pubsub_topic, self.session.topics, oldest_ns=oldest_ns, now_ns=now_ns)
+        page.new += [each for each in dict.fromkeys(envelope.hash for envelope in envelopes) if each in new]
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -247,23 +197,21 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.to_thread(work)
 
 
-def _trace(new: Iterable[bytes], reader: Reader, received_at: datetime) -> None:
-    """Begin the traces of these envelopes at the time when their page came."""
-    began_ns = int(received_at.timestamp() * NS_PER_SECOND)
-    for message_hash in new if is_on() else ():
-        attributes = {"node": reader.name, "path": reader.path}
-        step("read", message_hash, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
-
-
-def _count(page: Sequence[Any], selection: Selection, reader: Reader) -> None:
-    if page:
-        MESSAGES_READ.labels(reader.name, reader.path).inc(len(page))
-        MESSAGES_MATCHED.labels(reader.name, reader.path).inc(len(selection.envelopes))
-    if selection.rejected:
-        reasons = Counter(rejected.reason for rejected in selection.rejected)
+def _count(page: Page) -> None:
+    """Count a page, and begin the traces of its new envelopes at the time when it came."""
+    reader = page.reader
+    if read := len(page.envelopes) + len(page.rejected) + len(page.others):
+        MESSAGES_READ.labels(reader.name, reader.path).inc(read)
+        MESSAGES_MATCHED.labels(reader.name, reader.path).inc(len(page.envelopes))
+    if page.rejected:
+        reasons = Counter(reason for _, reason in page.rejected)
         for reason, number in reasons.items():
             MESSAGES_SKIPPED.labels(reason).inc(number)
         log.warning("messages_skipped", node=reader.name, pubsub_topic=reader.pubsub_topic, **reasons)
+    began_ns = int(page.received_at.timestamp() * NS_PER_SECOND)
+    for message_hash in page.new if is_on() else ():
+        attributes = {"node": reader.name, "path": reader.path}
+        step("read", message_hash, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
 
 
 # Long enough for every message of an honest client. With ENVELOPE_RETENTION_DAYS at 3 a bridge keeps 177 MB at most.
@@ -286,51 +234,47 @@ class DeadLetters:
     def __init__(self) -> None:
         self._lock = Lock()
         self._buckets = Buckets()
-        self._now = 0.0
-        self._capacity = 0  # how many letters may be stored now
 
-    def keep(self, rejected: Iterable[Rejected], reader: Reader, *, now: datetime) -> None:
+    def keep(self, rejected: Iterable[Rejected], page: Page) -> None:
         """Store as many of these messages as the limits allow."""
-        letters = (_letter(each, reader, now) for each in rejected)
         with self._lock:
-            self._now = now.timestamp()
-            self._capacity = int(self._buckets.left(LETTERS, now=self._now))
-            self._store(letters)
+            now = page.received_at.timestamp()
+            limit = int(self._buckets.left(LETTERS, now=now))
+            letters = self._within_limits(rejected, page, now) if limit > 0 else {}
+            stored = DeadLetter.objects.filter(digest__in=letters).values_list("digest", flat=True) if letters else ()
+            known = {bytes(digest) for digest in stored}
+            new = [letter for digest, letter in letters.items() if digest not in known][:limit]
+            if new:
+                DeadLetter.objects.bulk_create(sorted(new, key=lambda row: row.digest), ignore_conflicts=True)
+                count(DEAD_LETTERS, ((row.reason,) for row in new))
+            self._buckets.spend(LETTERS, len(new), now=now)
+            self._buckets.keep()
 
-    def _store(self, letters: Iterator[DeadLetter]) -> None:
-        looked_at = {letter.digest: letter for letter in self._within_limits(letters)}
-        stored = DeadLetter.objects.filter(digest__in=looked_at).values_list("digest", flat=True) if looked_at else ()
-        known = {bytes(digest) for digest in stored}
-        new = islice((letter for digest, letter in looked_at.items() if digest not in known), self._capacity)
-        rows = sorted(new, key=lambda row: row.digest)
-        if rows:
-            DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)
-            count(DEAD_LETTERS, ((row.reason,) for row in rows))
-        self._buckets.spend(LETTERS, len(rows), now=self._now)
-        self._buckets.keep()
-
-    def _within_limits(self, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
-        while self._may_store() and (letter := next(letters, None)):
+    def _within_limits(self, rejected: Iterable[Rejected], page: Page, now: float) -> dict[bytes, DeadLetter]:
+        letters: dict[bytes, DeadLetter] = {}
+        for raw, reason in rejected:
+            if self._buckets.left(CHARACTERS, now=now) <= 0:
+                break
+            letter = _letter(raw, reason, page)
+            letters[letter.digest] = letter
             characters = max(letter.size_bytes, MAX_RAW_CHARACTERS)  # comparing a short letter has a cost, too
-            self._buckets.spend(CHARACTERS, characters, now=self._now)
-            yield letter
-
-    def _may_store(self) -> bool:
-        return self._capacity > 0 and self._buckets.left(CHARACTERS, now=self._now) > 0
+            self._buckets.spend(CHARACTERS, characters, now=now)
+        return letters
 
 
-def _letter(rejected: Rejected, reader: Reader, now: datetime) -> DeadLetter:
-    raw = _json(rejected.raw)
+def _letter(raw: Any, reason: str, page: Page) -> DeadLetter:
+    text = _json(raw)
+    content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
     return DeadLetter(
-        digest=sha256(raw.encode()).digest(),
-        reason=rejected.reason,
-        pubsub_topic=reader.pubsub_topic,
-        content_topic=rejected.content_topic,
-        raw=raw[:MAX_RAW_CHARACTERS],
-        size_bytes=len(raw),
-        source=reader.node,
-        path=reader.path,
-        received_at=now,
+        digest=sha256(text.encode()).digest(),
+        reason=reason,
+        pubsub_topic=page.reader.pubsub_topic,
+        content_topic=content_topic if isinstance(content_topic, str) else "",
+        raw=text[:MAX_RAW_CHARACTERS],
+        size_bytes=len(text),
+        source=page.reader.node,
+        path=page.reader.path,
+        received_at=page.received_at,
     )
 
 

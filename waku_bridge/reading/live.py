@@ -31,8 +31,8 @@ from waku_bridge.metrics import (
     RING_FILL_RATIO,
 )
 from waku_bridge.node import WakuNode
-from waku_bridge.reading.intake import Intake, Taken, in_thread
-from waku_bridge.reading.pages import LongestPage, Reader, Selection
+from waku_bridge.reading.intake import Intake, in_thread
+from waku_bridge.reading.pages import NS_PER_SECOND, LongestPage, Page, Reader
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,6 @@ NOTE_SECONDS = 1.0
 # in which a cache of 50 messages overflows at 20 a second. After that, seconds between two attempts. They never end.
 USUAL_PACE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
-NS_PER_SECOND = 10**9
 # Longest pause, and so the longest that a message waits. A read of an empty cache costs us 0.6 to 1 ms of CPU time.
 IDLE_SECONDS = 0.2
 # Messages for us that gather before the next read, because a page costs the worker more than one more message on it.
@@ -131,25 +130,23 @@ class LiveReader:
     async def _read_once(self, term: Term) -> float:
         """Read and store one page, and return the pause before the next, in seconds."""
         try:
-            page = await self._node.read(self.reader.pubsub_topic)
-        except NotSubscribed:
-            return await self._subscribe()
+            messages = await self._drain()
         except NodeError as error:
             return self._failed(error)
         self._recovered()
-        received_at, elapsed_seconds = clock.now(), self._elapsed_seconds()
-        new = 0
-        if page:
-            self._watch_ring(len(page))
-            new = await self._store_however_long_it_takes(page, received_at, term)
+        before, self._read_at = self._read_at, monotonic()
+        new = await self._store(messages, clock.now(), term) if messages else 0
         self._note()
-        self._pause = self._ring.next_read(len(page), new, elapsed_seconds)
+        self._pause = self._ring.next_read(len(messages), new, self._read_at - before)
         return self._pause
 
-    def _elapsed_seconds(self) -> float:
-        """Return the time since the previous page."""
-        before, self._read_at = self._read_at, monotonic()
-        return self._read_at - before
+    async def _drain(self) -> list[Any]:
+        try:
+            return await self._node.read(self.reader.pubsub_topic)
+        except NotSubscribed:
+            await self._node.subscribe(self.reader.pubsub_topic)
+            log.info("node_subscribed", node=self.reader.name, pubsub_topic=self.reader.pubsub_topic)
+            return []
 
     def _watch_ring(self, size: int) -> None:
         is_larger_than_configured = size > self._ring.capacity
@@ -160,14 +157,6 @@ class LiveReader:
             log.warning("ring_larger_than_configured", node=self.reader.name, messages=size)
         elif fill >= ALARM_FILL:
             log.warning("ring_filling_up", node=self.reader.name, messages=size, capacity=self._ring.capacity)
-
-    async def _subscribe(self) -> float:
-        try:
-            await self._node.subscribe(self.reader.pubsub_topic)
-        except NodeError as error:
-            return self._failed(error)
-        log.info("node_subscribed", node=self.reader.name, pubsub_topic=self.reader.pubsub_topic)
-        return IDLE_SECONDS
 
     def _failed(self, error: NodeError) -> float:
         """Note the failure, and return the pause in seconds before the next read."""
@@ -183,38 +172,33 @@ class LiveReader:
             log.info("node_back", node=self.reader.name, seconds=round(monotonic() - self._failing_since, 1))
         self._failing_since = None
 
-    async def _store_however_long_it_takes(self, page: list[Any], received_at: datetime, term: Term) -> int:
-        """Store the page, however often the database fails, and return how many of its envelopes are new.
+    async def _store(self, messages: list[Any], received_at: datetime, term: Term) -> int:
+        """Store a page, however often the database fails, and return how many of its envelopes are new.
 
         It goes on without the leader lock, because a database failure takes the lock, too. It gives up only when the
         bridge stops.
         """
+        self._watch_ring(len(messages))
         backoff, reasons = Backoff(), ChangeFilter()
-        while (taken := await self._store(page, received_at, reasons)) is None:
+        while True:
+            try:
+                await self._intake.take(page := Page(self.reader, received_at, messages))
+                break
+            except (DjangoDatabaseError, psycopg.Error) as error:
+                note_refusal(error)
+                if reasons.has_changed(why := reason(error)):
+                    log.warning("page_not_stored", node=self.reader.name, size=len(messages), reason=why)
             await wait(term.stopped, backoff.next())
             if term.stopped.is_set():
                 READ_ERRORS.labels(self.reader.name, "not_stored").inc()
-                log.error("page_left_to_the_store", node=self.reader.name, size=len(page))
+                log.error("page_left_to_the_store", node=self.reader.name, size=len(messages))
                 return 0
-        return len(taken.new)
-
-    async def _store(self, page: list[Any], received_at: datetime, reasons: ChangeFilter) -> Taken | None:
-        try:
-            taken = await self._intake.take(page, self.reader, received_at=received_at)
-        except (DjangoDatabaseError, psycopg.Error) as error:
-            note_refusal(error)
-            if reasons.has_changed(why := reason(error)):
-                log.warning("page_not_stored", node=self.reader.name, size=len(page), reason=why)
-            return None
-        self._observe_skew(taken.selection, received_at)
-        if len(page) >= self._longest_page:
-            self._longest_page = len(page)
-            await in_thread(note_page, self.reader.node, len(page))
-        return taken
-
-    def _observe_skew(self, selection: Selection, received_at: datetime) -> None:
         received_ns = received_at.timestamp() * NS_PER_SECOND
-        self._skew.observe_all([(received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in selection.envelopes])
+        self._skew.observe_all((received_ns - e.message.timestamp_ns) / NS_PER_SECOND for e in page.envelopes)
+        if len(messages) >= self._longest_page:
+            self._longest_page = len(messages)
+            await in_thread(note_page, self.reader.node, len(messages))
+        return len(page.new)
 
     def _note(self) -> None:
         """Note every `NOTE_SECONDS` that the node is read. Reading does not wait for a Redis that hangs."""

@@ -6,9 +6,10 @@ A page holds messages of unknown senders, from nodes that we do not trust: nothi
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +17,12 @@ from kit.display import host_of
 from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.dialect import BadNodeMessage, from_json
-from waku_bridge.messages import Envelope, WakuMessage
+from waku_bridge.messages import Envelope
 
 WAKU_VERSION = 1
+NS_PER_SECOND = 10**9
 # How far ahead a sender's clock may be: a phone with a wrong time zone is accepted.
-MAX_AHEAD_NS = 86_400 * 10**9
+MAX_AHEAD_NS = 86_400 * NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -49,75 +51,73 @@ class LongestPage:
     times: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A message that may have been for us and cannot be taken. ``content_topic`` is empty unless it is one of ours."""
-
-    raw: Any = field(repr=False)
-    reason: str
-    content_topic: str = ""
+# A message that may have been for us and cannot be taken, as the node wrote it, and the reason.
+Rejected = tuple[Any, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The messages of a page, sorted into envelopes, rejected messages, and messages for others.
+@dataclass(slots=True)
+class Page:
+    """A page of messages, from the answer of a node into the inbox.
 
-    ``unknown_messages`` has the last ones, which are on other content topics, as the node wrote them.
+    ``others`` are raw: at first all messages of the page, and then those on content topics of others. ``new`` has the
+    hashes of the envelopes that no path had brought before, and ``hashes`` those of all messages that can be read.
     """
 
-    pubsub_topic: str
-    envelopes: list[Envelope]
-    rejected: list[Rejected]
-    unknown_messages: list[Any] = field(repr=False)
+    reader: Reader
+    received_at: datetime
+    others: list[Any] = field(repr=False)
+    envelopes: list[Envelope] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list, repr=False)
+    new: list[bytes] = field(default_factory=list)
+    hashes: set[bytes] = field(default_factory=set)
 
-    def foreign(self) -> Iterator[bytes]:
-        """Yield the hashes of the messages for others, as far as these can be read."""
-        for raw in self.unknown_messages:
+    def select(self, topics: Container[str], *, keep: timedelta) -> tuple[list[Envelope], list[Rejected]]:
+        """Move the messages that are for us out of the others, and return these, and those that are rejected.
+
+        The content topic is compared before anything is decoded. A message that is older than ``keep`` is rejected: its
+        hash may be forgotten already, so it could be a repetition. Each message is checked by itself, also when its
+        hash comes twice: the version, for instance, is no part of the hash.
+        """
+        messages, self.others = self.others, []
+        envelopes: list[Envelope] = []
+        rejected: list[Rejected] = []
+        now_ns = int(self.received_at.timestamp()) * NS_PER_SECOND
+        times = range(now_ns - int(keep.total_seconds()) * NS_PER_SECOND, now_ns + MAX_AHEAD_NS + 1)
+        for raw in messages:
+            content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
+            if not isinstance(content_topic, str):
+                rejected.append((raw, "malformed"))
+            elif content_topic not in topics:
+                self.others.append(raw)
+            elif isinstance(taken := _take(raw, self.reader.pubsub_topic, times), Envelope):
+                envelopes.append(taken)
+            else:
+                rejected.append((raw, taken))
+        self.envelopes += envelopes
+        self.rejected += rejected
+        return envelopes, rejected
+
+    def hash_all(self) -> None:
+        """Compute the hashes of the messages for others, too, as far as these can be read."""
+        self.hashes.update(envelope.hash for envelope in self.envelopes)
+        for raw in self.others:
             with suppress(BadNodeMessage, UnicodeEncodeError):
-                yield message_hash(self.pubsub_topic, from_json(raw))
+                self.hashes.add(message_hash(self.reader.pubsub_topic, from_json(raw)))
 
 
-def select(page: Iterable[Any], pubsub_topic: str, topics: Container[str], *, oldest_ns: int, now_ns: int) -> Selection:
-    """Select the messages that are for us. The content topic is compared before anything is decoded.
-
-    A message older than ``oldest_ns`` is refused: its hash may be forgotten already, so it could be a repetition. Each
-    message is checked by itself, also when its hash comes twice: the version, for instance, is no part of the hash.
-    """
-    envelopes: list[Envelope] = []
-    rejected: list[Rejected] = []
-    unknown_messages: list[Any] = []
-    for raw in page:
-        content_topic = raw.get("contentTopic") if isinstance(raw, dict) else None
-        if not isinstance(content_topic, str):
-            rejected.append(Rejected(raw, "malformed"))
-        elif content_topic not in topics:
-            unknown_messages.append(raw)
-        elif isinstance(taken := _take(raw, pubsub_topic, oldest_ns=oldest_ns, now_ns=now_ns), Envelope):
-            envelopes.append(taken)
-        else:
-            rejected.append(Rejected(raw, taken, content_topic))
-    return Selection(pubsub_topic, envelopes, rejected, unknown_messages)
-
-
-def _take(raw: Any, pubsub_topic: str, *, oldest_ns: int, now_ns: int) -> Envelope | str:
-    """Return the envelope, or the reason why it is refused."""
+def _take(raw: Any, pubsub_topic: str, times: range) -> Envelope | str:
+    """Return the envelope, or the reason why it is rejected."""
     try:
         message = from_json(raw)
     except BadNodeMessage:
         return "malformed"
-    if reason := _fault(message, oldest_ns=oldest_ns, now_ns=now_ns):
-        return reason
-    return Envelope(message_hash(pubsub_topic, message), pubsub_topic, message)
-
-
-def _fault(message: WakuMessage, *, oldest_ns: int, now_ns: int) -> str:
     if message.version != WAKU_VERSION:
         return "wrong_version"
     if not 0 < len(message.payload) <= MAX_ENVELOPE_BYTES:
         return "wrong_size"
-    if not oldest_ns <= message.timestamp_ns <= now_ns + MAX_AHEAD_NS:
+    if message.timestamp_ns not in times:
         return "wrong_time"
-    return ""
+    return Envelope(message_hash(pubsub_topic, message), pubsub_topic, message)
 
 
 CHUNK = 65_536

@@ -40,8 +40,7 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.node import BUSY_SECONDS, WakuNode
 from waku_bridge.reading.intake import Intake, Session
-from waku_bridge.reading.pages import Reader
-from waku_bridge.statements import LOAD_MARKS, SAVE_LATE_MARK, SAVE_WATERMARK
+from waku_bridge.reading.pages import Page, Reader
 
 log = structlog.get_logger(__name__)
 
@@ -75,117 +74,6 @@ def _nanoseconds(at: datetime) -> int:
     return (at - EPOCH) // MICROSECOND * 1000
 
 
-class StorePages:
-    """Pages of one shard in one store: one window after another is read into the intake.
-
-    A page is requested with hashes only, and then the unknown messages by their hashes. Where most of them are unknown,
-    the next page is requested with all its messages. Messages that were taken in are not fetched again. The hash that a
-    store gives for a message counts for that store alone: if it returns garbage under the hash of a real message, the
-    real one is still taken from another store.
-
-    A cursor is only used for the next page of the same window. It names a message of one store, and a reader that goes
-    on from it never sees what the store inserts before it later.
-    """
-
-    def __init__(self, node: WakuNode, reader: Reader, intake: Intake) -> None:
-        self.reader = reader
-        self._node = node
-        self._intake = intake
-        self._session = intake.session
-
-    async def read(self, window: Window, term: Term, *, loop: str, again: Sequence[str] | None = None) -> int | None:
-        """Take in a window, and return how many envelopes were new, or None when the term ended before the last page.
-
-        With ``again``, messages that were seen before are taken in as well: those of these content topics (10 at most,
-        which is nwaku's limit), or all where there are none.
-
-        Raises NodeError, or an error of the database. Then the window has to be read again from its beginning.
-        """
-        found, cursors = 0, [""]
-        with_messages = is_again = again is not None
-        while not term.is_over:
-            page = await self._ask(window, cursors[-1], again or (), with_messages=with_messages)
-            STORE_PAGES.labels(self.reader.name, loop).inc()
-            if not with_messages:
-                MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
-            unknown = [entry for entry in page.entries if is_again or not self._was_taken(entry.message_hash)]
-            if not with_messages and not all(entry.message_hash for entry in unknown):
-                with_messages = True  # a message without a hash, or with one that we cannot read, comes with its page
-                continue
-            if unknown:
-                found += await (self._take(unknown) if with_messages else self._fetch(unknown))
-            if self._is_last(page, cursors):
-                return found
-            with_messages = is_again or len(unknown) > len(page.entries) * MANY_UNKNOWN
-        return None
-
-    def _is_last(self, page: StorePage, cursors: list[str]) -> bool:
-        """Return whether a page is the last of its window, and else add the cursor of the next one.
-
-        Raises CursorLost when the cursors do not lead to the end. A store gives a cursor only if it has more messages,
-        so an empty page after one is not the end, and a store that leads back to a page before would be read for ever.
-        """
-        if cursors[-1] and not page.entries:
-            raise CursorLost(f"{self.reader.name} has nothing after a cursor")
-        if page.cursor and page.cursor in cursors:
-            raise CursorLost(f"{self.reader.name} repeats a cursor")
-        cursors.append(page.cursor)
-        return not page.cursor
-
-    async def _ask(
-        self, window: Window, cursor: str, content_topics: Sequence[str], *, with_messages: bool
-    ) -> StorePage:
-        """Query a page. We have up to a million content topics, so queries name none but a few that are new."""
-        return await self._node.store_page(
-            pubsubTopic=self.reader.pubsub_topic,
-            startTime=window.start_ns,
-            endTime=window.end_ns,
-            ascending="true",
-            pageSize=PAGE_SIZE,
-            includeData="true" if with_messages else "false",
-            **({"cursor": cursor} if cursor else {}),
-            **({"contentTopics": ",".join(content_topics)} if content_topics else {}),
-        )
-
-    def _was_taken(self, message_hash: bytes) -> bool:
-        memories = self._session.seen, self._session.misnamed[self.reader.node]
-        return bool(message_hash) and any(message_hash in memory for memory in memories)
-
-    async def _fetch(self, unknown: Sequence[StoreEntry]) -> int:
-        """Take in the messages that are not in the inbox, by their hashes, and return how many envelopes were new.
-
-        A store may return fewer messages at once than requested, so it is asked until it returns none of them.
-        """
-        hashes = [entry.message_hash for entry in unknown]
-        known = await self._intake.known(hashes)
-        wanted, found = [each for each in hashes if each not in known], 0
-        while wanted:
-            asked, rest = wanted[:HASHES_PER_QUERY], wanted[HASHES_PER_QUERY:]
-            texts = ",".join(f"0x{each.hex()}" for each in asked)
-            page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
-            found += await self._take(page.entries)
-            given = {entry.message_hash for entry in page.entries}
-            left = [each for each in asked if each not in given]
-            if len(left) == len(asked):
-                log.warning("store_withholds_messages", node=self.reader.name, count=len(left))
-                left = []
-            wanted = left + rest
-        return found
-
-    async def _take(self, entries: Sequence[StoreEntry]) -> int:
-        """Take in the messages of this shard, remember the wrong hashes that this store gives them, and return how many
-        envelopes were new.
-        """
-        ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
-        taken = await self._intake.take([entry.message for entry in ours], self.reader, received_at=clock.now())
-        named = {entry.message_hash for entry in ours if entry.message_hash}
-        self._session.misnamed[self.reader.node].add(named - taken.hashes)
-        if mistaken := sum(envelope.hash not in named for envelope in taken.selection.envelopes):
-            # They are taken in under their real hash, because their content is signed.
-            log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
-        return len(taken.new)
-
-
 @dataclass(frozen=True, slots=True)
 class Tier:
     """An age at which every message of a store is read, and how often a tier looks what has reached it."""
@@ -205,6 +93,16 @@ FAST_REACH = timedelta(minutes=3)
 DAY = timedelta(days=1)
 # What a tier reads before it notes how far it is. A restart reads at most this much again.
 SLICE = timedelta(minutes=1)
+
+
+LOAD_MARKS = """
+    INSERT INTO waku_bridge_storewatermark AS mark (node, pubsub_topic, watermark_at, late_searched_at)
+    VALUES (%b, %b, %b, %b)
+    ON CONFLICT (node, pubsub_topic) DO UPDATE SET watermark_at = mark.watermark_at
+    RETURNING watermark_at, late_searched_at
+"""
+SAVE_WATERMARK = "UPDATE waku_bridge_storewatermark SET watermark_at = %b WHERE node = %b AND pubsub_topic = %b"
+SAVE_LATE_MARK = "UPDATE waku_bridge_storewatermark SET late_searched_at = %b WHERE node = %b AND pubsub_topic = %b"
 SAVE = {MINUTE: SAVE_WATERMARK, SLOW: SAVE_LATE_MARK}
 
 
@@ -283,12 +181,20 @@ EVERYTHING_PERIOD_SECONDS = 60.0
 
 
 class StoreReader:
-    """Reader of one shard from one store, while the lock is held: each tier and the new topics in a task of its own."""
+    """Reader of one shard from one store, while the lock is held: each tier and the new topics in a task of its own.
+
+    Messages that were taken in are not fetched again. They are remembered by the hashes that we compute: if a store
+    returns garbage under the hash of a real message, the real one is still taken from another store.
+
+    A cursor is only used for the next page of the same window. It names a message of one store, and a reader that goes
+    on from it never sees what the store inserts before it later.
+    """
 
     def __init__(self, node: WakuNode, pubsub_topic: str, intake: Intake) -> None:
         self.reader = Reader("store", node.url, pubsub_topic)
-        self._pages = StorePages(node, self.reader, intake)
-        self._topic_pages = StorePages(node, Reader("backfill", node.url, pubsub_topic), intake)
+        self._backfill = Reader("backfill", node.url, pubsub_topic)
+        self._node = node
+        self._intake = intake
         self._recovery = intake.keep - DAY
         self._marks = Marks(intake.session, self.reader, self._recovery)
         self._backoff = Backoff(MAX_SECONDS)
@@ -346,7 +252,7 @@ class StoreReader:
         if window is None:
             return tier.period.total_seconds()
         with STORE_WINDOW_SECONDS.labels(self.reader.name, tier.name).time():
-            found = await self._pages.read(window, term, loop=tier.name)
+            found = await self._read(window, term, loop=tier.name)
         if found is None:
             return 0.0
         await self._marks.move(tier, window.end_at, number)
@@ -382,7 +288,7 @@ class StoreReader:
             topics = topics[:TOPICS_PER_QUERY]
         since = min(self._requested_at[topic] for topic in topics) - BACKFILL
         window, named = Window(since, clock.now() + AHEAD), () if is_everything else topics
-        if await self._topic_pages.read(window, term, loop="topics", again=named) is None:
+        if await self._read(window, term, loop="topics", again=named) is None:
             return 0.0
         if is_everything:
             self._everything_again_at = monotonic() + EVERYTHING_PERIOD_SECONDS
@@ -390,3 +296,92 @@ class StoreReader:
             del self._requested_at[topic]
         log.info("topics_backfilled", node=self.reader.name, count=len(topics))
         return 0.0
+
+    async def _read(self, window: Window, term: Term, *, loop: str, again: Sequence[str] | None = None) -> int | None:
+        """Take in a window, and return how many envelopes were new, or None when the term ended before the last page.
+
+        A page is requested with hashes only, and then the unknown messages by their hashes. Where most of them are
+        unknown, the next page is requested with all its messages.
+
+        With ``again``, messages that were seen before are taken in as well: those of these content topics (10 at most,
+        which is nwaku's limit), or all where there are none.
+
+        Raises NodeError, or an error of the database. Then the window has to be read again from its beginning.
+        """
+        reader, found, cursors = self.reader if again is None else self._backfill, 0, [""]
+        with_messages = is_again = again is not None
+        while not term.is_over:
+            page = await self._ask(window, cursors[-1], again or (), with_messages=with_messages)
+            STORE_PAGES.labels(self.reader.name, loop).inc()
+            if not with_messages:
+                MESSAGES_READ.labels(self.reader.name, "hashes").inc(len(page.entries))
+            seen = self._intake.session.seen
+            unknown = [entry for entry in page.entries if is_again or entry.message_hash not in seen]
+            if not with_messages and not all(entry.message_hash for entry in unknown):
+                with_messages = True  # a message without a hash, or with one that we cannot read, comes with its page
+                continue
+            if unknown:
+                found += await (self._take(unknown, reader) if with_messages else self._fetch(unknown))
+            if self._is_last(page, cursors):
+                return found
+            with_messages = is_again or len(unknown) > len(page.entries) * MANY_UNKNOWN
+        return None
+
+    def _is_last(self, page: StorePage, cursors: list[str]) -> bool:
+        """Return whether a page is the last of its window, and else add the cursor of the next one.
+
+        Raises CursorLost when the cursors do not lead to the end. A store gives a cursor only if it has more messages,
+        so an empty page after one is not the end, and a store that leads back to a page before would be read for ever.
+        """
+        if cursors[-1] and not page.entries:
+            raise CursorLost(f"{self.reader.name} has nothing after a cursor")
+        if page.cursor and page.cursor in cursors:
+            raise CursorLost(f"{self.reader.name} repeats a cursor")
+        cursors.append(page.cursor)
+        return not page.cursor
+
+    async def _ask(
+        self, window: Window, cursor: str, content_topics: Sequence[str], *, with_messages: bool
+    ) -> StorePage:
+        """Query a page. We have up to a million content topics, so queries name none but a few that are new."""
+        return await self._node.store_page(
+            pubsubTopic=self.reader.pubsub_topic,
+            startTime=window.start_ns,
+            endTime=window.end_ns,
+            ascending="true",
+            pageSize=PAGE_SIZE,
+            includeData="true" if with_messages else "false",
+            **({"cursor": cursor} if cursor else {}),
+            **({"contentTopics": ",".join(content_topics)} if content_topics else {}),
+        )
+
+    async def _fetch(self, entries: Sequence[StoreEntry]) -> int:
+        """Take in messages by their hashes, and return how many envelopes were new.
+
+        A store may return fewer messages at once than requested, so it is asked until it returns none of them.
+        """
+        wanted, found = [entry.message_hash for entry in entries], 0
+        while wanted:
+            asked, rest = wanted[:HASHES_PER_QUERY], wanted[HASHES_PER_QUERY:]
+            texts = ",".join(f"0x{each.hex()}" for each in asked)
+            page = await self._node.store_page(hashes=texts, includeData="true", pageSize=PAGE_SIZE)
+            found += await self._take(page.entries, self.reader)
+            given = {entry.message_hash for entry in page.entries}
+            left = [each for each in asked if each not in given]
+            if len(left) == len(asked):
+                log.warning("store_withholds_messages", node=self.reader.name, count=len(left))
+                left = []
+            wanted = left + rest
+        return found
+
+    async def _take(self, entries: Sequence[StoreEntry], reader: Reader) -> int:
+        """Take in the messages of this shard, and return how many envelopes were new.
+
+        They are taken in under their real hashes, whatever hashes the store gives, because their content is signed.
+        """
+        ours = [entry for entry in entries if entry.pubsub_topic in ("", self.reader.pubsub_topic)]
+        await self._intake.take(page := Page(reader, clock.now(), [entry.message for entry in ours]))
+        named = {entry.message_hash for entry in ours if entry.message_hash}
+        if mistaken := sum(envelope.hash not in named for envelope in page.envelopes):
+            log.warning("store_hashes_wrong", node=self.reader.name, count=mistaken)
+        return len(page.new)

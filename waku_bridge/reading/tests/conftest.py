@@ -120,10 +120,9 @@ class Remembering(Intake):
         super().__init__(session, keep=keep)
         self._new = new
 
-    async def take(self, *args, **options):
-        taken = await super().take(*args, **options)
-        self._new.extend(taken.new)
-        return taken
+    async def take(self, page):
+        await super().take(page)
+        self._new.extend(page.new)
 
 
 class Watched(WakuNode):

@@ -21,7 +21,7 @@ from waku_bridge.reading.intake import (
     MAX_RAW_CHARACTERS,
     DeadLetters,
 )
-from waku_bridge.reading.pages import Reader, Rejected
+from waku_bridge.reading.pages import Page, Reader
 
 READER = Reader("live", "http://node:8645", PUBSUB_TOPIC)
 NOW = timezone.now().replace(second=0)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 
 def keep(letters, *raws, now=NOW):
-    letters.keep([Rejected(raw, "malformed", "/waku/1/0x01020304/rfc26") for raw in raws], READER, now=now)
+    letters.keep([(raw, "malformed") for raw in raws], Page(READER, now, []))
 
 
 def test_a_dead_letter_has_the_beginning_of_the_raw_json():

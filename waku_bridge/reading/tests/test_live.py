@@ -20,7 +20,7 @@ from waku_bridge.inbox import inbox
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import live
 from waku_bridge.reading.live import IDLE_SECONDS, MIN_SECONDS, Ring
-from waku_bridge.reading.pages import LongestPage
+from waku_bridge.reading.pages import LongestPage, Page
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, RING_CAPACITY, message, messages, until
 
 
@@ -68,12 +68,11 @@ async def test_a_page_is_selected_again_for_topics_that_become_ours_meanwhile(wo
     inserted, insert = [], world.intake._insert
 
     async def register_and_insert(envelopes, *args):
-        new = await insert(envelopes, *args)
+        await insert(envelopes, *args)
         inserted.append([envelope.hash for envelope in envelopes])
         if len(inserted) == 1:
             await asyncio.to_thread(listen_to, [CLIENT.key_hash], now=timezone.now())
         await world.session.execute("SELECT 1")  # it brings the new topic
-        return new
 
     monkeypatch.setattr(world.intake, "_insert", register_and_insert)
     own, query = world.publish(message(), message(QUERIED))
@@ -100,7 +99,8 @@ async def test_a_node_that_forgot_the_shard_is_subscribed_again(world, failures)
     *_, pause = await world.read(reader, times=failures + 1)
     [ours] = world.publish(message())
     await world.read(reader)
-    assert (pause, world.new) == (IDLE_SECONDS, [ours])
+    assert 0 < pause <= IDLE_SECONDS
+    assert world.new == [ours]
 
 
 async def test_what_a_broken_answer_and_a_full_cache_have_lost_is_found_in_the_store(world):
@@ -195,9 +195,9 @@ async def test_a_large_page_is_stored_in_parts_with_a_commit_each(world, monkeyp
     page, now = await world.node.read(PUBSUB_TOPIC), timezone.now()
     reader = world.live().reader
     with pytest.raises(psycopg.OperationalError):
-        await world.intake.take(page, reader, received_at=now)
+        await world.intake.take(Page(reader, now, page))
     assert len(await world.paths()) == 4
-    await world.intake.take(page, reader, received_at=now)
+    await world.intake.take(Page(reader, now, page))
     assert set(await world.paths()) == set(hashes)
     assert max(sizes) <= 300_000
 
