@@ -226,12 +226,12 @@ class Push:
     notification_id: int
     attempt_number: int
     channel: ChannelKey
-    address: bytes = field(repr=False)
-    type: int
-    public_key_hash: bytes
-    chat_id: bytes
-    message: bytes = field(repr=False)
-    collapse_id: str
+    address: bytes = field(default=b"", repr=False)
+    type: int = 0
+    public_key_hash: bytes = b""
+    chat_id: bytes = b""
+    message: bytes = field(default=b"", repr=False)
+    collapse_id: str = ""
     grade: str = ""
     wake: bytes = field(default=b"", repr=False)
     is_payload_dropped: bool = False

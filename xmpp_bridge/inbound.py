@@ -19,9 +19,10 @@ from kit.metrics import count
 from kit.tracing import Role, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
-from notifications.acceptance.storing import NewNotification, NewRequest
+from notifications.acceptance.storing import NewPush
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.queues.capacity import own_admission
+from notifications.queues.claim import Claim
 from xmpp_bridge import statements
 from xmpp_bridge.identity import client_keys, verify_client, verify_node
 from xmpp_bridge.limits import Limits
@@ -57,7 +58,7 @@ class Item:
     decision: Decision
     device_id: UUID | None = None
     device: Known | None = None
-    to_store: NewRequest | None = field(default=None, repr=False)
+    to_store: NewPush | None = field(default=None, repr=False)
 
 
 class Inbound:
@@ -87,9 +88,9 @@ class Inbound:
             self._limits.take_back()
             raise
         self._limits.keep()
-        for push in (item.to_store for item in items if item.to_store):
+        for key in (item.to_store.dedup_key for item in items if item.to_store):
             attributes = {"bridge": BRIDGE}
-            step("accept", push.source_key, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
+            step("accept", key, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.decision.verdict for item in items]
 
     def _decide_all(self, pushes: Sequence[PushNotification], connected_at: datetime, *, now: datetime) -> list[Item]:
@@ -104,7 +105,7 @@ class Inbound:
             item.device = devices.get(device_id)
             item.decision = self._decide(item, is_repeated=key in repeated, now=now)
             if item.device and item.decision.due_at:
-                item.to_store = _request(item, item.device, key, item.decision.due_at, now=now)
+                item.to_store = _new_push(item, item.device, key, item.decision.due_at, now=now)
                 repeated.add(key)
                 own_admission().add(*_queue(item.device), is_proven=item.device.is_route_proven)
         return items
@@ -161,26 +162,28 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
     return {row[0]: Known._make(row) for row in rows}
 
 
-def _request(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> NewRequest:
+def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> NewPush:
     push, has_payload = item.push, item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     content = payload_content(device, grade, push.payload) if push.payload else text_content(device, push.body)
     encoded = content.encode()
-    new = NewNotification(
-        dedup_key=key,
-        installation_id=str(device.id),
+    claim = Claim(
+        notification_id=0,
+        attempt_number=1,
+        channel=channel_key(device.token_type, device.app_topic),
+        grade=grade.value,
+        message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else b"",
+        wake=wake_content(device, grade, is_truncated=has_payload).encode(),
+        collapse_id="" if has_payload or grade is Grade.VOIP else _wake_id(device.tag, grade).hex(),
+        created_at=now,
+        expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
+        due_at=due_at,
+        unsent_since=due_at if due_at > now else push.arrived_at or now,
         route_id=device.route_id,
         route_generation=device.generation,
-        grade=grade.value,
-        message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else None,
-        wake=wake_content(device, grade, is_truncated=has_payload).encode(),
-        shortened_by=str(item.decision.beyond or ""),
-        collapse_id=b"" if has_payload or grade is Grade.VOIP else _wake_id(device.tag, grade),
-        next_attempt_at=due_at,
-        unsent_since=due_at if due_at > now else push.arrived_at or now,
-        expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),
+        gateway=device.gateway,
     )
-    return storing.push_request(new, sender=item.sender.domain.encode(), now=now)
+    return NewPush(claim, str(device.id), key, str(item.decision.beyond or ""))
 
 
 def _wake_id(tag: bytes, grade: Grade) -> bytes:
@@ -189,7 +192,8 @@ def _wake_id(tag: bytes, grade: Grade) -> bytes:
 
 
 def _store(items: Sequence[Item], *, now: datetime) -> None:
-    storing.store_pushes(BRIDGE, [item.to_store for item in items if item.to_store], now=now)
+    pushes = [(item.to_store, item.sender.domain.encode()) for item in items if item.to_store]
+    storing.store_pushes(BRIDGE, pushes, now=now)
     served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
     _note_use([item for item in items if item.to_store and _has_new_use(item)], now=now)

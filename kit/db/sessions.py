@@ -27,10 +27,10 @@ EVERY_SESSION: Mapping[str, str] = {"jit": "off", "random_page_cost": "1.1"}
 # prepared statement. A plan from the statistics of a small table would read the whole table until its next analysis.
 # The statements below would do so without the setting before them.
 #
-# enable_seqscan: `_FIND_KNOWN` (notifications/acceptance/storing.py) and `_FINISH`
-# (notifications/delivery/recording.py) read all notifications, and `_FIND_ADDRESSEES`
-# (notifications/acceptance/acceptance.py) reads all registrations.
-# enable_hashjoin: with an index scan of the whole table, `_FIND_ADDRESSEES` and `_CLAIM`
+# enable_seqscan: `FIND_KNOWN` (notifications/acceptance/statements.py) and `_FINISH`
+# (notifications/delivery/recording.py) read all notifications, and `FIND_ADDRESSEES`
+# (beside it) reads all registrations.
+# enable_hashjoin: with an index scan of the whole table, `FIND_ADDRESSEES` and `_CLAIM`
 # (notifications/queues/claim.py) hash every row.
 # enable_mergejoin: without hash joins, these statements use merge joins in three of four cases, and so does the update
 # of attempts (notifications/delivery/recording.py).

@@ -10,7 +10,7 @@ the database has rows of its own, so that no batch waits for another one.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import LiteralString, NamedTuple
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -19,10 +19,10 @@ from kit.db.partitions import day_of
 from kit.db.statements import fetch, write
 from kit.metrics import count
 from notifications import metrics
+from notifications.acceptance import statements
 from notifications.messages import APART, Effect, PushLimit
 from notifications.models import DecidedAtOnce, Notification
 from notifications.rules.policy import Verdict
-from notifications.rules.transitions import ending
 
 # Limits of one address for the types in `APART`. Other notifications do not use them up.
 APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
@@ -56,16 +56,6 @@ def push_limits() -> Mapping[str, BucketLimits]:
     }
 
 
-_COUNT: LiteralString = """
-    INSERT INTO notifications_beyondlimit (recipient, installation_id, begin_at, effect, push_limit, count, session)
-    SELECT *, pg_backend_pid()
-    FROM unnest(%(recipients)b::bytea[], %(installations)b::text[], %(begins)b::timestamptz[], %(effects)b::text[],
-                %(limits)b::text[], %(counts)b::integer[])
-    ON CONFLICT (recipient, installation_id, begin_at, effect, push_limit, session)
-    DO UPDATE SET count = notifications_beyondlimit.count + excluded.count
-"""
-
-
 def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:
     """Count pushes beyond a limit, in the caller's transaction."""
     minute = now.astimezone(UTC).replace(second=0, microsecond=0)
@@ -78,7 +68,7 @@ def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:
     if rows:
         names = ("recipients", "installations", "begins", "effects", "limits")
         columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-        write(_COUNT, {**columns, "counts": list(rows.values())})
+        write(statements.COUNT_BEYOND, {**columns, "counts": list(rows.values())})
         count(
             metrics.BEYOND_LIMITS, {(effect, limit): n for (_, name, _, effect, limit), n in rows.items() if not name}
         )
@@ -86,43 +76,21 @@ def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:
 
 # Pushes that wait for one address -------------------------------------------------------------------------------------
 
-# Notifications in flight are passed over: a worker is sending them.
-_MAY_BE_LEFT_OUT: LiteralString = f"state IN ('{Notification.State.PENDING}', '{Notification.State.RETRYING}')"
-_LEAVE_OUT_OLDEST: LiteralString = ending(
-    f"n.id = ANY (ARRAY(SELECT id FROM locked)) AND {_MAY_BE_LEFT_OUT}",
-    f"'{Notification.State.COALESCED}'",
-    first=f"""
-        ranked AS (
-            SELECT id, row_number() OVER (PARTITION BY route_id ORDER BY id DESC) AS place
-            FROM notifications_opennotification WHERE route_id = ANY (%(routes)b::bigint[]) AND {_MAY_BE_LEFT_OUT}
-        ), locked AS (
-            SELECT id FROM notifications_opennotification
-            WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > %(limit)s))
-            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-        ),
-    """,
-    returning="public_key_hash, installation_id",
-)
-
-
-_FIND_WAKE_UPS = f"""
-    SELECT route_id, type FROM notifications_opennotification
-    WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{Notification.State.PENDING}'
-        AND is_wake_up AND expires_at > %(still_at)s
-"""
-
 
 def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
     """Return the routes with a waiting wake-up that does not expire before ``still_at``.
 
     The second item says whether the wake-up is for the types in `APART`.
     """
-    rows = fetch(_FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
+    rows = fetch(statements.FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
     return {(route_id, type_ in APART) for route_id, type_ in rows}
 
 
 def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -> None:
     """Coalesce the oldest notifications of these routes, until ``limit`` of each wait."""
-    left_out = fetch(_LEAVE_OUT_OLDEST, {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)})
+    if not route_ids:
+        return
+    values = {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)}
+    left_out = fetch(statements.LEAVE_OUT_OLDEST, values)
     count(metrics.FINISHED, {(Notification.State.COALESCED,): len(left_out)})
     count_beyond((Beyond(key_hash, name, Effect.MERGED, PushLimit.WAITING) for key_hash, name in left_out), now=now)

@@ -44,20 +44,20 @@ class Claim(Push):
     ``address`` is empty until then, and ``attempt_number`` is that of the next attempt.
     """
 
-    request_id: int
-    position: int
-    queue_id: int
+    request_id: int = 0  # it has none yet while it is not stored, and no id of its own either
+    position: int = 0
+    queue_id: int = UNSORTED
     created_at: datetime
     expires_at: datetime
     due_at: datetime
     unsent_since: datetime | None  # None once a push of it has begun
     ambiguous_count: int = 0
     route_id: int
-    route_state: str | None  # None where the recipient has unregistered
+    route_state: str | None = None  # None where the recipient has unregistered
     route_generation: int
-    gateway: str
-    address_encrypted: bytes = field(repr=False)
-    address_digest: bytes
+    gateway: str = ""
+    address_encrypted: bytes = field(default=b"", repr=False)
+    address_digest: bytes = b""
     is_route_noted: bool = False  # its address had a success within the last hour, and no failure since
     is_route_proven: bool = False  # something was delivered to its address before
     queue: QueueKey = NOWHERE

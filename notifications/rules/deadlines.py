@@ -1,4 +1,4 @@
-"""Deadlines: until when a request is answered, and until when a push is tried. All code takes both from here."""
+"""Deadlines: until when a request is answered, and a push is tried, once and at all. All code takes them from here."""
 
 from datetime import UTC, datetime, timedelta
 from typing import LiteralString
@@ -22,6 +22,11 @@ def reply_due_at(received_at: datetime) -> datetime:
     together = seconds / 8
     latest = received_at.timestamp() + seconds
     return datetime.fromtimestamp(latest // together * together, UTC)
+
+
+def lease_until(claimed_at: datetime) -> datetime:
+    """Return until when only the process that claimed a push sends it."""
+    return claimed_at + timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
 
 
 def expires_at(accepted_at: datetime) -> datetime:

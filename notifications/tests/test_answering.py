@@ -9,7 +9,7 @@ from django.utils import timezone
 from kit.batches.batch import Step, Work
 from kit.batches.worker import Worker
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Incoming, Sending
+from notifications.acceptance.acceptance import Incoming
 from notifications.messages import Outcome, PushNotification, PushRequest, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest
 from tests.rig.delivering import DeliveryProcess, Gate, make_due
@@ -55,10 +55,9 @@ class AnsweringProcess(DeliveryProcess):
     def ask(self, *phones, key=b"k"):
         """Accept a request, as the step of a bridge does."""
         pushes = tuple(PushNotification(bytes(p.public_key_hash), p.installation_id, TOKEN, 1) for p in phones)
-        sending = Sending(self.delivery.lease, self.delivery.limits)
         batch = [Incoming(key, key, b"address", b"sender", PushRequest(b"message " + key, pushes), timezone.now())]
         with transaction.atomic():
-            accepted = acceptance.accept(BRIDGE, batch, sending=sending, now=timezone.now())
+            accepted = acceptance.accept(BRIDGE, batch, limits=self.delivery.limits, now=timezone.now())
         self.delivery.accepted(accepted.claims, accepted.waiting)
         return accepted
 

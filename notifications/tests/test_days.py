@@ -4,8 +4,7 @@ The cases are midnight, clocks that jump, a missing partition, another worker th
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,9 +17,10 @@ from kit.db.reasons import is_conflict
 from kit.db.statements import fetch
 from notifications import retention, tasks
 from notifications.acceptance import storing
-from notifications.acceptance.storing import NewRequest
+from notifications.acceptance.statements import REFUSE_ENDED
 from notifications.acceptance.tests.test_acceptance import (
     BRIDGE,
+    SENDER,
     accept,
     incoming,
     make_recipient,
@@ -28,7 +28,7 @@ from notifications.acceptance.tests.test_acceptance import (
     reported,
     settled,
 )
-from notifications.acceptance.tests.test_storing import pushed
+from notifications.acceptance.tests.test_storing import pushed, store_as
 from notifications.messages import ReportError
 from notifications.models import (
     Attempt,
@@ -95,7 +95,7 @@ def test_open_rows_share_one_table_and_ended_rows_are_on_their_day(request) -> N
 
 
 def test_a_request_that_is_answered_at_once_is_never_under_way() -> None:
-    storing.store_pushes(BRIDGE, [pushed()], now=MIDNIGHT)
+    storing.store_pushes(BRIDGE, [(pushed(), SENDER)], now=MIDNIGHT)
     assert partitions(NotificationRequest) not in ([], ["open"])
 
 
@@ -142,11 +142,11 @@ def test_a_push_that_reached_nobody_yesterday_may_be_sent_again() -> None:
     assert len(repeat(at=MIDNIGHT + MOMENT).claims) == 1
 
 
-def is_refused(push: NewRequest, *, at: datetime) -> bool:
-    """Return whether the database refuses a push because of another worker's."""
+def is_refused(store: Callable[[], None]) -> bool:
+    """Return whether the database refuses what is stored because of another worker's."""
     try:
         with transaction.atomic():
-            storing.store_pushes(BRIDGE, [push], now=at)
+            store()
             fetch("SELECT")
     except DatabaseError as error:
         return is_conflict(error)
@@ -156,16 +156,16 @@ def is_refused(push: NewRequest, *, at: datetime) -> bool:
 def test_a_key_that_another_worker_stored_and_ended_meanwhile_is_refused() -> None:
     """The unique index of the rows under way does not have the key any more."""
     first, second = pushed(), pushed()
-    storing.store_pushes(BRIDGE, [first], now=MIDNIGHT - MOMENT)
+    storing.store_pushes(BRIDGE, [(first, SENDER)], now=MIDNIGHT - MOMENT)
     assert end([Notification.objects.get().pk], State.EXPIRED, now=MIDNIGHT - MOMENT) == 1
-    assert is_refused(second, at=MIDNIGHT + MOMENT)
+    assert is_refused(lambda: storing.store_pushes(BRIDGE, [(second, SENDER)], now=MIDNIGHT + MOMENT))
     assert Notification.objects.count() == 1
 
 
 def test_a_request_that_another_worker_stored_meanwhile_is_refused() -> None:
-    first, second = (replace(pushed(key=key), request_key=b"r" * 32) for key in (b"1" * 32, b"2" * 32))
-    storing.store_pushes(BRIDGE, [first], now=MIDNIGHT)
-    assert is_refused(second, at=MIDNIGHT)
+    first, second = pushed(key=b"1" * 32), pushed(key=b"2" * 32)
+    store_as([first], [b"r" * 32])
+    assert is_refused(lambda: store_as([second], [b"r" * 32]))
 
 
 def test_a_repeated_request_is_answered_as_yesterday_and_delivers_nothing() -> None:
@@ -199,7 +199,7 @@ def test_keys_are_looked_up_in_three_days_and_no_more() -> None:
     days = {f"d{MIDNIGHT + number * DAY:%Y%m%d}" for number in (-1, 0, 1)}
     found = planned(storing.find_known(BRIDGE, [], [], now=MIDNIGHT)[0])
     assert found in ({"open", *days}, {"open", "default"})
-    assert planned(with_days(storing._REFUSE_ENDED, MIDNIGHT)) <= found
+    assert planned(with_days(REFUSE_ENDED, MIDNIGHT)) <= found
 
 
 # Retention: whole days are dropped, without rows under way and without rows that others refer to ----------------------

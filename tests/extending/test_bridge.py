@@ -9,7 +9,7 @@ from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.buckets.shared import own_buckets
 from notifications import bridges
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Accepted, Incoming, Sending
+from notifications.acceptance.acceptance import Accepted, Incoming
 from notifications.delivery.steps import Delivery
 from notifications.messages import Answer, PushNotification, PushRequest, ReportError
 from notifications.models import NotificationRequest
@@ -54,8 +54,7 @@ class Intake(Step):
 
     def work(self, batch: Batch) -> Work[Accepted]:
         batch.taken = self._bridge.arrived[: batch.limit]
-        sending = Sending(self._delivery.lease, self._delivery.limits)
-        accepted = acceptance.accept(NAME, batch.taken, sending=sending, now=batch.now)
+        accepted = acceptance.accept(NAME, batch.taken, limits=self._delivery.limits, now=batch.now)
         self._bridge.arrived = self._bridge.arrived[batch.limit :]
         return Work(accepted, accepted.answers, is_more_left=bool(self._bridge.arrived))
 

@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+from django.conf import settings
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.batches.worker import Worker
-from notifications.acceptance.acceptance import Sending
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
@@ -35,7 +35,7 @@ from waku_bridge.node import WakuNode
 from waku_bridge.outbound import Nodes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LEASE = timedelta(seconds=120)
+LEASE = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 APP = "im.status"
 # Shared by tests that need no wakeup of their own.
@@ -156,11 +156,6 @@ class Process(DeliveryProcess):
 
     def _open_bridge(self, delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
         return WakuBridge(delivery, wakeup, nodes=self._nodes, stores=self._stores)
-
-    @property
-    def sending(self) -> Sending:
-        """Return the lease and the concurrency limits that acceptance needs."""
-        return Sending(self.delivery.lease, self.delivery.limits)
 
 
 def poll_and_process(steps: Sequence[Step]) -> bool:

@@ -35,7 +35,7 @@ from tests.simulation.agenda import Agenda
 from tests.simulation.database import EMPTY, PREPARE, Pool, execute_quietly
 from tests.simulation.ledger import Asked, Broken, Hope, Ledger, Phone, make_uuid
 from tests.simulation.network import Network, Providers
-from tests.simulation.processes import Process, Scene, SimulatedBridge, SimulatedWorker
+from tests.simulation.processes import LEASE, Process, Scene, SimulatedBridge, SimulatedWorker
 from waku_bridge import bridge as waku
 from waku_bridge import query_topics
 from waku_bridge.codec import topics
@@ -354,7 +354,7 @@ class Simulation:
         self._pool = Pool()
         self._monitor = psycopg.connect(**self._pool.parameters, autocommit=True)
         patch = self._undo.enter_context(pytest.MonkeyPatch.context())
-        self._undo.enter_context(override_settings(CACHES=CACHES))
+        self._undo.enter_context(override_settings(CACHES=CACHES, DELIVERY_LEASE_SECONDS=LEASE.total_seconds()))
         self._move_into_the_world(patch)
         patch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))
         patch.setattr(query_topics, "TopicSet", FewTopics)

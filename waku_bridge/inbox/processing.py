@@ -21,8 +21,9 @@ from kit.db.clock import clock
 from kit.metrics import count, observe
 from kit.tracing import note
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Accepted, Sending
+from notifications.acceptance.acceptance import Accepted
 from notifications.messages import PushRequest
+from notifications.queues.capacity import ConcurrencyLimits
 from registrations import lookup, registering
 from registrations.messages import QueryInfo, RegistrationMessage
 from registrations.quotas import CHANGES
@@ -88,13 +89,13 @@ class Processed:
     needs_keys: bool = False  # some envelopes wait for the key of their topic
 
 
-def process(items: Sequence[Item], *, sending: Sending, capacity: Buckets, now: datetime) -> Processed:
+def process(items: Sequence[Item], *, limits: ConcurrencyLimits, capacity: Buckets, now: datetime) -> Processed:
     """Process envelopes that were taken and opened, in the same transaction.
 
     ``capacity`` limits what this process keeps of those that nothing follows from.
     """
     replies = _register(items, now=now) + _answer_queries(items, now=now)
-    accepted = _accept_requests(items, sending=sending, now=now)
+    accepted = _accept_requests(items, limits=limits, now=now)
     _end(items, accepted.stored, capacity, now=now)
     _log_batch(items)
     return Processed(replies, accepted, needs_keys=any(item.state is State.PENDING_KEY for item in items))
@@ -271,7 +272,7 @@ def _reply(item: Item, decoded: Decoded, body: RegistrationResponse | QueryRespo
     return Reply(item.hash, item.pubsub_topic, decoded.author, body, decoded.recipient)
 
 
-def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) -> Accepted:
+def _accept_requests(items: Sequence[Item], *, limits: ConcurrencyLimits, now: datetime) -> Accepted:
     batch = [
         acceptance.Incoming(
             request_key=item.decoded.message_id,
@@ -284,7 +285,7 @@ def _accept_requests(items: Sequence[Item], *, sending: Sending, now: datetime) 
         for item in items
         if item.decoded and isinstance(item.decoded.body, PushRequest)
     ]
-    accepted = acceptance.accept(BRIDGE, batch, sending=sending, now=now) if batch else Accepted()
+    accepted = acceptance.accept(BRIDGE, batch, limits=limits, now=now) if batch else Accepted()
     for item in items:
         if item.hash in accepted.replayed:
             item.state, item.reason = State.DROPPED, "replayed"

@@ -22,7 +22,6 @@ from kit.batches.batch import Batch, Step, Work
 from kit.batches.journal import CrashReports, InFlightJournal
 from kit.buckets.bucket import Buckets
 from kit.buckets.shared import own_buckets, own_share
-from notifications.acceptance.acceptance import Sending
 from notifications.acceptance.storing import find_repeats
 from notifications.delivery.steps import Delivery, traced
 from registrations.messages import Named
@@ -57,8 +56,8 @@ class InboxStep(Step):
         self._intake = intake
 
     def _process(self, items: Sequence[Item], *, is_more_left: bool, now: datetime) -> Work[Processed]:
-        sending = Sending(self._intake.delivery.lease, self._intake.delivery.limits)
-        processed = processing.process(items, sending=sending, capacity=self._intake.capacity, now=now)
+        limits, capacity = self._intake.delivery.limits, self._intake.capacity
+        processed = processing.process(items, limits=limits, capacity=capacity, now=now)
         answers = [*processed.replies, *traced(processed.accepted.answers)]
         return Work(processed, answers, is_more_left=is_more_left)
 

@@ -11,7 +11,7 @@ from kit.db.connections import connection_parameters
 from kit.db.statements import fetch
 from notifications import retention
 from notifications.acceptance import acceptance
-from notifications.acceptance.acceptance import Incoming, Sending, dedup_key, withdraw
+from notifications.acceptance.acceptance import Incoming, dedup_key, withdraw
 from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
 from notifications.models import (
@@ -65,9 +65,7 @@ def incoming(*pushes, amm=b"\x01" * 32, envelope=b"\x0e" * 32, message_id=b"stat
 
 
 def accept(batch, *, now, limits=None, bridge=BRIDGE):
-    return acceptance.accept(
-        bridge, batch, sending=Sending(LEASE, limits or ConcurrencyLimits(1000, connections=10_000)), now=now
-    )
+    return acceptance.accept(bridge, batch, limits=limits or ConcurrencyLimits(1000, connections=10_000), now=now)
 
 
 def reported(answer):

@@ -1,6 +1,7 @@
 """Tests of pushes that a bridge passes on by route: they are stored, sent by the workers, and never settled."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -13,9 +14,10 @@ from django.utils import timezone
 from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from notifications.acceptance import storing
-from notifications.acceptance.storing import NewNotification, NewRequest
-from notifications.messages import Content, Grade, Outcome
+from notifications.acceptance.storing import NewPush, NewRequest
+from notifications.messages import ChannelKey, Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest, OpenNotification
+from notifications.queues.claim import Claim
 from registrations.models import Route
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from tests.rig.rows import make_notification, make_route
@@ -25,29 +27,47 @@ WAKE = Content("New message", "default", {"k": "wake"}).encode()
 MESSAGE = Content("New message", "default", {"e": "AAAA"}).encode()
 
 
-def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> NewRequest:
+def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> NewPush:
     route = route or make_route()
     now = timezone.now()
     defaults: dict[str, Any] = {
-        "dedup_key": key,
-        "installation_id": "device",
+        "notification_id": 0,
+        "attempt_number": 1,
+        "channel": ChannelKey(route.token_type, route.app_topic),
         "route_id": route.pk,
         "route_generation": route.generation,
         "grade": Grade.NORMAL.value,
         "wake": WAKE,
         "message": MESSAGE,
-        "next_attempt_at": now,
+        "created_at": now,
+        "due_at": now,
+        "unsent_since": now,
         "expires_at": now + timedelta(hours=1),
     }
-    return storing.push_request(NewNotification(**defaults | fields), sender=b"capulet.test", now=now)
+    return NewPush(Claim(**defaults | fields), "device", key)
 
 
-def store(*pushes: NewRequest) -> None:
-    storing.store_pushes("test-bridge", pushes, now=timezone.now())
+def store(*pushes: NewPush) -> None:
+    storing.store_pushes("test-bridge", [(push, b"capulet.test") for push in pushes], now=timezone.now())
+
+
+def store_as(pushes: Sequence[NewPush], request_keys: Sequence[bytes]) -> None:
+    """Store pushes, each in a request with a key that may be repeated."""
+    [(request_ids, ids, _)] = fetch(*storing.ids_for(len(pushes), len(pushes), 0))
+    requests = [
+        NewRequest(pk, key, key, None, b"s" * 16, b"", is_answered=True, reports=b"")
+        for pk, key in zip(request_ids, request_keys, strict=True)
+    ]
+    new = [
+        push._replace(claim=replace(push.claim, notification_id=pk, request_id=request.id))
+        for push, pk, request in zip(pushes, ids, requests, strict=True)
+    ]
+    now = timezone.now()
+    storing.store("test-bridge", requests, new, now=now, reply_due_at=now)
 
 
 def test_a_push_is_delivered_with_its_content_and_its_grade() -> None:
-    store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!"))
+    store(pushed(grade=Grade.VOIP.value, collapse_id=b"8 bytes!".hex()))
     deliverer = DeliveryProcess()
     deliverer.process_backlog()
     [push] = deliverer.gateway.pushes
@@ -77,7 +97,7 @@ def test_a_push_without_a_collapse_id_replaces_no_other() -> None:
 
 def test_a_payload_that_is_refused_is_left_out_once() -> None:
     """A push without a payload is only tried once more."""
-    store(pushed(grade=Grade.VOIP.value), pushed(key=b"l" * 32, message=None))
+    store(pushed(grade=Grade.VOIP.value), pushed(key=b"l" * 32, message=b""))
     deliverer = DeliveryProcess(RecordingGateway(Outcome.PAYLOAD))
     deliverer.process_backlog()
     deliverer.process_backlog()  # they are due at once
@@ -129,18 +149,16 @@ def test_no_payload_is_in_a_repr() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_two_workers_that_store_the_same_rows_in_another_order_wait_and_do_not_dead_lock() -> None:
     """Both have begun their transactions before either inserts."""
-    route, now = make_route(), timezone.now()
+    route = make_route()
     begun = threading.Barrier(2, timeout=20)
 
     def store_all(order: int, first: int) -> str:
         pushes = [pushed(route, key=number.to_bytes(32)) for number in range(first, first + 50)]
-        same_names = [replace(push, request_key=push.source_key) for push in pushes]
         try:
             with transaction.atomic():
                 connection.cursor().execute("SELECT")
                 begun.wait()
-                [free] = fetch(*storing.ids_for(50, 50, 0))
-                storing.store("test-bridge", same_names[::order], storing.Ids._make(free), now=now, reply_due_at=now)
+                store_as(pushes[::order], [push.dedup_key for push in pushes][::order])
         except DatabaseError as error:
             return sqlstate(error)
         finally:

@@ -291,7 +291,7 @@ def test_two_workers_that_accept_the_same_request_at_once_deliver_once():
             taken = inbox.take(1)
             barrier.wait()
             items = processing.open_all(taken.items, now=NOW)
-            processing.process(items, sending=process.sending, capacity=Buckets(), now=NOW)
+            processing.process(items, limits=process.delivery.limits, capacity=Buckets(), now=NOW)
 
     barrier = threading.Barrier(2, timeout=10)
     at_once(*(lambda process=process: suppress_conflict(accept_one, process) for process in processes))
