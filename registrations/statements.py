@@ -216,11 +216,10 @@ REMOVE_TOMBSTONES: LiteralString = f"""
 
 # Query topics ---------------------------------------------------------------------------------------------------------
 
-# With 65 536 rows, sorted by PostgreSQL, a million topics are read in one second. With a row per topic it takes two.
+# All topics in one value, 4 bytes each. A million are read in 1.6 s, and with 32 768 rows in 1.9 s.
 ALL_TOPICS = """
-    SELECT topic >> 16, string_agg(substr(int8send(topic), 7), ''::bytea ORDER BY topic)
+    SELECT coalesce(string_agg(substr(int8send(topic), 5), ''::bytea ORDER BY topic), ''::bytea)
     FROM (SELECT DISTINCT topic FROM registrations_topickey) AS topics
-    GROUP BY topic >> 16
 """
 STILL_USED = "SELECT topic FROM registrations_topickey WHERE topic = ANY(%b::bigint[])"
 INSERT_TOPICS = """

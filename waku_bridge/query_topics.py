@@ -15,10 +15,9 @@ import os
 import sys
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, thread_time
 
@@ -26,8 +25,6 @@ import psycopg
 import structlog
 from django.db import transaction
 
-from kit.buckets import bucket
-from kit.buckets.bucket import FullAt, Limit
 from kit.db.statements import write
 from kit.processes import once
 from registrations import lookup
@@ -44,8 +41,6 @@ log = structlog.get_logger(__name__)
 
 CHANNEL = "query_topics"
 GONE_CHANNEL = "query_topics_gone"
-# PostgreSQL takes less than 8 000 bytes per notification, and a topic takes up to ten digits and a comma.
-TOPICS_PER_NOTICE = 700
 
 
 def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
@@ -55,20 +50,15 @@ def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
     """
     names = {topics.query_name(public_key_hash) for public_key_hash in public_key_hashes}
     if names and (new := lookup.add_topics({name: _number(name) for name in names}, now=now)):
-        _announce(CHANNEL, list(_notices([str(topic) for topic in new])))
+        _announce(CHANNEL, new)
 
 
 def _number(name: str) -> int:
     return int.from_bytes(topics.topic(name))
 
 
-def _announce(channel: str, notices: Sequence[str]) -> None:
-    write("SELECT pg_notify(%s, notice) FROM unnest(%s::text[]) AS notice", [channel, list(notices)])
-
-
-def _notices(new: Sequence[str]) -> Iterator[str]:
-    for start in range(0, len(new), TOPICS_PER_NOTICE):
-        yield ",".join(new[start : start + TOPICS_PER_NOTICE])
+def _announce(channel: str, changed: Sequence[int]) -> None:
+    write("SELECT pg_notify(%s, topic::text) FROM unnest(%b::bigint[]) AS topic", [channel, list(changed)])
 
 
 def stop_listening_to(name: str) -> None:
@@ -77,7 +67,7 @@ def stop_listening_to(name: str) -> None:
     Its topic may belong to another user, too, so a bridge checks the table before it drops the topic.
     """
     TopicKey.objects.filter(name=name).delete()
-    _announce(GONE_CHANNEL, [str(_number(name))])
+    _announce(GONE_CHANNEL, [_number(name)])
 
 
 def stop_listening_to_nobody() -> Iterator[int]:
@@ -89,86 +79,47 @@ def stop_listening_to_nobody() -> Iterator[int]:
 @transaction.atomic
 def _remove(names: Sequence[str]) -> int:
     removed = lookup.remove_topics(names)
-    _announce(GONE_CHANNEL, [str(topic) for topic in removed])
+    _announce(GONE_CHANNEL, removed)
     return len(removed)
-
-
-def read_notice(notice: str) -> list[int]:
-    """Return the topics in a notice."""
-    return [int(topic) for topic in notice.split(",")]
 
 
 # In memory ------------------------------------------------------------------------------------------------------------
 
 OnNew = Callable[[list[str]], None]
-LOWER_BITS = 16
-LOWER_MASK = 2**LOWER_BITS - 1
-EMPTY = array("H")  # it must never be extended, because all values without a topic share it
 
 
 class TopicSet:
-    """A compact set of topics (4 bytes). It has 65 536 sorted arrays, one for each value of the upper two bytes.
+    """A compact set of topics: a sorted array with 4 bytes of each. A million topics take 4 MB.
 
-    Each array holds the lower two bytes of its topics. A million topics take some 10 MB, a fifth of a set of integers,
-    and no object each. Adding a topic moves a few bytes. An attacker who makes up names for one array makes it longer,
-    not slower.
-
-    A lookup needs no lock while another thread adds, because an insertion is one step of the interpreter.
+    Adding one of them moves half of the array, which takes 0.1 ms then.
     """
 
-    def __init__(self) -> None:
-        self._lower = [EMPTY] * 2**LOWER_BITS
-        self._size = 0
-
-    def __contains__(self, topic: int) -> bool:
-        lower = self._lower[topic >> LOWER_BITS]
-        last = topic & LOWER_MASK
-        index = bisect_left(lower, last)
-        return index < len(lower) and lower[index] == last
-
-    def __iter__(self) -> Iterator[int]:
-        for upper, lower in enumerate(self._lower):
-            for last in lower:
-                yield upper << LOWER_BITS | last
+    def __init__(self, packed: bytes = b"") -> None:
+        """``packed`` has topics of 4 bytes each, big-endian, sorted and without doubles."""
+        self._sorted = array("I", packed)
+        if sys.byteorder == "little":
+            self._sorted.byteswap()
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._sorted)
 
-    def fill(self, upper: int, lower: bytes) -> None:
-        """Replace all topics that begin with ``upper``.
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._sorted)
 
-        ``lower`` has the lower two bytes of each topic, big-endian, sorted and without doubles.
-        """
-        numbers = array("H", lower)
-        if sys.byteorder == "little":
-            numbers.byteswap()
-        self._size += len(numbers) - len(self._lower[upper])
-        self._lower[upper] = numbers
+    def __contains__(self, topic: int) -> bool:
+        index = bisect_left(self._sorted, topic)
+        return index < len(self._sorted) and self._sorted[index] == topic
 
     def add(self, topic: int) -> bool:
         """Add a topic, and return whether it is new."""
-        lower = self._lower[topic >> LOWER_BITS]
-        last = topic & LOWER_MASK
-        index = bisect_left(lower, last)
-        if index < len(lower) and lower[index] == last:
-            return False
-        if lower:
-            lower.insert(index, last)
-        else:
-            self._lower[topic >> LOWER_BITS] = array("H", [last])
-        self._size += 1
-        return True
+        if is_new := topic not in self:
+            insort_left(self._sorted, topic)
+        return is_new
 
     def discard(self, topic: int) -> None:
-        """Remove a topic, if it is in the set.
-
-        The array is replaced, because a thread that reads the old one at this moment must not see it shrink.
-        """
+        """Remove a topic, if it is in the set."""
         if topic in self:
-            lower = self._lower[topic >> LOWER_BITS]
-            index = bisect_left(lower, topic & LOWER_MASK)
-            self._lower[topic >> LOWER_BITS] = lower[:index] + lower[index + 1 :]
-            self._size -= 1
+            del self._sorted[bisect_left(self._sorted, topic)]
 
 
 class QueryTopics:
@@ -205,7 +156,9 @@ class QueryTopics:
         connection.add_notify_handler(self._notices.append)
         await connection.execute(f"LISTEN {CHANNEL}".encode())
         await connection.execute(f"LISTEN {GONE_CHANNEL}".encode())
-        loaded = await _all_topics(connection)
+        cursor = await connection.execute(ALL_TOPICS, binary=True)
+        [(all_topics,)] = await cursor.fetchall()
+        loaded = TopicSet(all_topics)
         new = [topic for topic in loaded if topic not in self._topics] if self._is_loaded else []
         self._topics = loaded
         self._is_loaded = True
@@ -246,21 +199,11 @@ class QueryTopics:
 
 
 def _announced(notices: Iterable[psycopg.Notify], channel: str) -> list[int]:
-    return [topic for notice in notices if notice.channel == channel for topic in read_notice(notice.payload)]
-
-
-async def _all_topics(connection: psycopg.AsyncConnection) -> TopicSet:
-    loaded = TopicSet()
-    cursor = await connection.execute(ALL_TOPICS, binary=True)
-    for upper, lower in await cursor.fetchall():
-        loaded.fill(upper, lower)
-    return loaded
+    """Return the topics in notices. The release before announced several at once, separated by commas."""
+    return [int(topic) for each in notices if each.channel == channel for topic in each.payload.split(",")]
 
 
 # Their keys -----------------------------------------------------------------------------------------------------------
-
-# Refill time of a budget without a refill: longer than any process lives.
-NEVER_SECONDS = 1e9
 
 
 class CpuBudget:
@@ -270,19 +213,20 @@ class CpuBudget:
     """
 
     def __init__(self, per_second: float, maximum: float, clock: Callable[[], float] = monotonic) -> None:
-        self._limits = (Limit(maximum, maximum / per_second if per_second else NEVER_SECONDS),) if maximum else ()
-        self._full_at: FullAt = ()
-        self._clock = clock
+        self._per_second, self._maximum, self._clock = per_second, maximum, clock
+        self._left, self._at = maximum, clock()
         self._lock = threading.Lock()
 
     def left(self) -> float:
         """Return how many seconds may be spent now."""
-        with self._lock:
-            return bucket.left(self._full_at, self._limits, now=self._clock())
+        return self.spend(0.0)
 
-    def spend(self, seconds: float) -> None:
+    def spend(self, seconds: float) -> float:
+        """Spend CPU time, and return how many seconds are left."""
         with self._lock:
-            self._full_at = bucket.spend(self._full_at, self._limits, seconds, now=self._clock())
+            before, self._at = self._at, self._clock()
+            self._left = min(self._left + (self._at - before) * self._per_second, self._maximum) - seconds
+            return self._left
 
 
 # The budget for keys that envelopes wait for: a share of one core, and the seconds that can be saved up, which suffice
@@ -294,34 +238,21 @@ NEWEST = 200
 LOWEST_PRIORITY = 19
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of some content topics.
-
-    ``known`` has a list of keys (32 bytes each) by content topic, since several names may share one topic. ``missing``
-    has the content topics with a name whose key is still to be derived.
-    """
-
-    known: dict[str, list[bytes]]
-    missing: set[str]
-
-
 @once
 def urgent_budget() -> CpuBudget:
     """Return this process's budget for keys that a message needs now."""
     return CpuBudget(URGENT_SHARE, URGENT_SECONDS)
 
 
-def load_keys(content_topics: Iterable[str]) -> Keys:
-    """Return the stored keys of these content topics."""
+def load_keys(content_topics: Iterable[str]) -> dict[str, list[bytes | None]]:
+    """Return the stored keys (32 bytes each) of these content topics.
+
+    Several names may share one topic. Instead of a key that is still to be derived there is None.
+    """
     names, rows = _rows(content_topics)
-    keys = Keys({}, set())
+    keys: dict[str, list[bytes | None]] = {}
     for row in rows:
-        key = _open(row)
-        if key is None:
-            keys.missing.add(names[row.topic])
-        else:
-            keys.known.setdefault(names[row.topic], []).append(key)
+        keys.setdefault(names[row.topic], []).append(_open(row))
     return keys
 
 

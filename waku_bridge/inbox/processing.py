@@ -108,20 +108,24 @@ def open_all(items: Sequence[Item], *, now: datetime) -> list[Item]:
     """
     own_topics = identities_by_topic()
     others = {item.content_topic for item in items if item.content_topic not in own_topics}
-    topic_keys = query_topics.load_keys(others) if others else query_topics.Keys({}, set())
+    topic_keys = query_topics.load_keys(others) if others else {}
     return [item for item in items if _is_opened(item, own_topics, topic_keys, now=now)]
 
 
 def _is_opened(
-    item: Item, own_topics: Mapping[str, Sequence[DecryptionKey]], topic_keys: query_topics.Keys, *, now: datetime
+    item: Item,
+    own_topics: Mapping[str, Sequence[DecryptionKey]],
+    topic_keys: Mapping[str, Sequence[bytes | None]],
+    *,
+    now: datetime,
 ) -> bool:
-    topic = item.content_topic
-    keys = [*own_topics.get(topic, ()), *topic_keys.known.get(topic, ())]
+    on_topic = topic_keys.get(item.content_topic, ())
+    keys = [*own_topics.get(item.content_topic, ()), *filter(None, on_topic)]
     try:
         item.decoded = decode(item.payload, keys, server_identity(), accepted=ACCEPTED)
     except CodecError as error:
         item.reason = error.reason
-        if isinstance(error, NotDecryptable) and topic in topic_keys.missing:
+        if isinstance(error, NotDecryptable) and None in on_topic:
             item.state, item.reason = State.PENDING_KEY, ""
     except Exception as error:  # noqa: BLE001 - a fault of the codec must not stop the other envelopes
         faults.quarantine(item.hash, error, now=now)

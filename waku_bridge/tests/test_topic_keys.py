@@ -12,11 +12,10 @@ from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT
 from waku_bridge import query_topics
 from waku_bridge.codec import topics
-from waku_bridge.query_topics import THREADS, CpuBudget, Keys, derive_keys, derive_newest, listen_to, load_keys
+from waku_bridge.query_topics import THREADS, CpuBudget, derive_keys, derive_newest, listen_to, load_keys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HASHES = [bytes([n]) * 64 for n in range(3)]
-NOTHING = Keys({}, set())
 pytestmark = pytest.mark.django_db
 
 
@@ -32,10 +31,10 @@ def budget(seconds):
 def test_a_key_is_derived_once_for_a_new_topic_and_stored_encrypted(django_assert_num_queries):
     listen_to([CLIENT.key_hash], now=NOW)
     topic = topic_of(CLIENT.key_hash)
-    assert load_keys([topic]) == Keys({}, {topic})
+    assert load_keys([topic]) == {topic: [None]}
     assert derive_keys([topic], budget=budget(60)) == set()
     with django_assert_num_queries(1):
-        [key] = load_keys([topic]).known[topic]
+        [key] = load_keys([topic])[topic]
     assert key == topics.symmetric_key(topics.query_name(CLIENT.key_hash))
     sealed = bytes(TopicKey.objects.get().key_encrypted)
     assert key not in sealed
@@ -56,16 +55,16 @@ def test_a_stored_key_is_not_derived_again(django_assert_num_queries):
     topic = topic_of(CLIENT.key_hash)
     with django_assert_num_queries(1):
         assert derive_keys([topic], budget=budget(60)) == set()
-    assert load_keys([topic]) == Keys({topic: [b"k" * 32]}, set())
+    assert load_keys([topic]) == {topic: [b"k" * 32]}
 
 
 def test_a_key_that_no_longer_decrypts_is_derived_again():
     listen_to([CLIENT.key_hash], now=NOW)
     TopicKey.objects.update(key_encrypted=Keyring([b"\x77" * 32]).encrypt(Purpose.TOPIC_KEY, b"k" * 32))
     topic = topic_of(CLIENT.key_hash)
-    assert load_keys([topic]).missing == {topic}
+    assert load_keys([topic]) == {topic: [None]}
     assert derive_keys([topic], budget=budget(60)) == set()
-    [key] = load_keys([topic]).known[topic]
+    [key] = load_keys([topic])[topic]
     assert keyring().decrypt(Purpose.TOPIC_KEY, TopicKey.objects.get().key_encrypted) == key
 
 
@@ -76,15 +75,15 @@ def test_two_names_on_one_topic_give_the_key_that_is_known_and_then_both():
     derive_keys([topic], budget=budget(60))
     listen_to(HASHES[1:2], now=NOW)
     TopicKey.objects.update(topic=topics.number(topic))
-    assert load_keys([topic]) == Keys({topic: [own]}, {topic})
+    assert load_keys([topic]) == {topic: [own, None]}
     derive_keys([topic], budget=budget(60))
-    assert set(load_keys([topic]).known[topic]) == {own, other}
+    assert set(load_keys([topic])[topic]) == {own, other}
 
 
 def test_unregistered_topics_have_no_keys(django_assert_num_queries):
     with django_assert_num_queries(0):
-        assert load_keys(["/waku/1/nonsense", ""]) == NOTHING
-    assert load_keys([topic_of(HASHES[0])]) == NOTHING
+        assert load_keys(["/waku/1/nonsense", ""]) == {}
+    assert load_keys([topic_of(HASHES[0])]) == {}
 
 
 def test_without_a_budget_every_key_stays_missing():
@@ -100,7 +99,7 @@ def test_a_budget_that_runs_out_leaves_the_rest_for_later():
     wanted = {topic_of(bytes([n]) * 64) for n in range(3 * THREADS)}
     missing = derive_keys(wanted, budget=budget(1e-9))
     assert len(missing) == 2 * THREADS
-    assert load_keys(wanted).missing == missing
+    assert {topic for topic, keys in load_keys(wanted).items() if None in keys} == missing
     assert derive_keys(missing, budget=budget(60)) == set()
 
 
