@@ -6,7 +6,7 @@ attempt: the process that accepts it claims it, and sends it after the commit.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -16,11 +16,10 @@ from django.conf import settings
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Bucket, own_buckets
 from kit.db.base import Rows
-from kit.db.partitions import first_day
 from kit.db.statements import Statement, fetch_each
 from kit.metrics import count
 from notifications import metrics
-from notifications.acceptance import statements
+from notifications.acceptance import statements, storing
 from notifications.acceptance.limits import (
     APART_LIMITS,
     EFFECTS,
@@ -29,18 +28,7 @@ from notifications.acceptance.limits import (
     find_wake_ups,
     leave_out_oldest,
 )
-from notifications.acceptance.storing import (
-    Known,
-    KnownRequest,
-    NewPush,
-    NewRequest,
-    find_known,
-    ids_for,
-    read_known,
-    release_old,
-    store,
-    store_refused,
-)
+from notifications.acceptance.storing import Known, NewPush, NewRequest
 from notifications.delivery.silence import Waiting
 from notifications.messages import (
     APART,
@@ -51,7 +39,6 @@ from notifications.messages import (
     PushNotification,
     PushRequest,
     QueueKey,
-    Report,
     ReportError,
     channel_key,
 )
@@ -60,21 +47,10 @@ from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
 from notifications.queues.claim import NO_SLOT, NOTED_FOR, NOWHERE, Claim, open_address
 from notifications.queues.queues import Queues
+from notifications.rules import reports
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import (
-    MISSING,
-    SILENT,
-    Decided,
-    errors_decided,
-    errors_of,
-    load_errors,
-    pack,
-    pack_names,
-    pack_reports,
-    repeat_reports,
-    unpack_reports,
-)
+from notifications.rules.reports import Errors
 from notifications.rules.transitions import end
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey
@@ -181,23 +157,18 @@ class _Draft:
     def report(self) -> int:
         """Return the byte of its report, see `rules.reports`."""
         if self.is_silent:
-            return SILENT
-        return MISSING if self.error is None else 1 + self.error
+            return reports.SILENT
+        return reports.MISSING if self.error is None else 1 + self.error
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request that is new, with its id if it is stored."""
+    """A new request, with the decisions about its notifications."""
 
     incoming: Incoming
     sender_digest: bytes
     drafts: list[_Draft]
-    id: int = 0
-
-    @property
-    def is_answered(self) -> bool:
-        """Return whether it is answered at once, because all its reports are errors."""
-        return all(draft.error for draft in self.drafts)
+    row: NewRequest = field(init=False)
 
     @property
     def is_refused(self) -> bool:
@@ -205,24 +176,9 @@ class _Request:
         return all(draft.verdict in REFUSALS for draft in self.drafts)
 
     @property
-    def reports(self) -> bytes:
-        """Return the reports of its notifications, as they are stored with it."""
-        return pack_reports({draft.position: draft.report for draft in self.drafts})
-
-    @property
-    def names(self) -> bytes:
-        """Return the recipients of its reports, packed."""
-        return pack_names(draft.notification for draft in self.drafts)
-
-    @property
     def decided(self) -> list[_Draft]:
         """Return the notifications that get no row, because they were decided at once."""
         return [draft for draft in self.drafts if draft.verdict is not Verdict.DELIVER]
-
-    @property
-    def packed(self) -> bytes | None:
-        """Return the decisions about those, packed."""
-        return pack(Decided(d.position, d.verdict, d.notification.type, d.why) for d in self.decided)
 
 
 def accept(bridge: str, batch: Sequence[Incoming], *, limits: ConcurrencyLimits, now: datetime) -> Accepted:
@@ -235,25 +191,28 @@ def accept(bridge: str, batch: Sequence[Incoming], *, limits: ConcurrencyLimits,
     known, addressees, ids, all_queues = _look_up(bridge, batch, now=now)
     all_queues = all_queues.and_halted(limits.reach.halts())
     own_admission().refresh()
-    taken = release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
+    taken = storing.release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     requests = [_decide_all(incoming, addressees, taken) for incoming in _choose_fresh(batch, known)]
     _limit(requests, now=now)
     _choose(requests, all_queues, limits)
     crowded = _coalesce(requests)
-    stored = [request for request in requests if not request.is_refused]
-    claims = _store(bridge, stored, ids, all_queues, now=now)
-    refused = [(request.incoming.request_key, request.packed or b"") for request in requests if request.is_refused]
-    store_refused(bridge, refused, now=now)
+    claims = _store(bridge, requests, ids, all_queues, now=now)
     count_beyond(_beyond(requests), now=now)
     leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats, replayed = _choose_repeats(batch, known, now=now)
     repeated = len(batch) - len(requests) - len(replayed)
     count(metrics.REQUESTS, {("new",): len(requests), ("repeated",): repeated, ("replayed",): len(replayed)})
     count(metrics.NOTIFICATIONS, ((draft.verdict,) for draft in _drafts(requests)))
-    answers = [_answer(bridge, request) for request in requests if request.is_answered]
-    waiting = [_waiting(request, all_queues, limits, now=now) for request in requests if not request.is_answered]
-    stored_keys = {request.incoming.source_key for request in stored}
-    return Accepted([*answers, *_answers_repeated(bridge, repeats)], claims, waiting, replayed, stored_keys)
+    return Accepted(
+        answers=[
+            *(_answer(bridge, request) for request in requests if request.row.is_answered),
+            *(_answer_again(bridge, incoming, errors) for incoming, errors in repeats),
+        ],
+        claims=claims,
+        waiting=[_waiting(each, all_queues, limits, now=now) for each in requests if not each.row.is_answered],
+        replayed=replayed,
+        stored={request.incoming.source_key for request in requests if not request.is_refused},
+    )
 
 
 def withdraw(route_ids: Collection[int], *, now: datetime) -> None:
@@ -274,12 +233,12 @@ def _look_up(
     pushes = [(incoming.request.message_id, n) for incoming in batch for n in incoming.request.notifications]
     request_keys = [incoming.request_key for incoming in batch]
     stored, found, ids, waiting = fetch_each(
-        find_known(bridge, request_keys, {dedup_key(*push) for push in pushes}, now=now),
+        storing.find_known(bridge, request_keys, {dedup_key(*push) for push in pushes}, now=now),
         _find_addressees({(n.public_key_hash, n.installation_id) for _, n in pushes}, now=now),
-        ids_for(len(batch), len(pushes), len(pushes)),
+        storing.ids_for(len(batch), len(pushes), len(pushes)),
         queues.ALL,
     )
-    return read_known(bridge, request_keys, stored), _read_addressees(found), ids, queues.read_queues(waiting)
+    return storing.read_known(bridge, request_keys, stored), _read_addressees(found), ids, queues.read_queues(waiting)
 
 
 def _find_addressees(wanted: Collection[InstallationKey], *, now: datetime) -> Statement:
@@ -313,18 +272,19 @@ def _choose_fresh(batch: Iterable[Incoming], known: Known) -> Iterable[Incoming]
 
 def _choose_repeats(
     batch: Iterable[Incoming], known: Known, *, now: datetime
-) -> tuple[list[tuple[Incoming, KnownRequest]], set[bytes]]:
+) -> tuple[list[tuple[Incoming, Errors]], set[bytes]]:
     """Return the repeated requests that are answered again, and the source keys of those that get no answer any more.
 
     An honest sender repeats a request a few times until it receives the answer. Anybody who recorded a request can send
     it without end.
     """
-    repeats, replayed = list[tuple[Incoming, KnownRequest]](), set[bytes]()
+    repeats, replayed = list[tuple[Incoming, Errors]](), set[bytes]()
     for incoming in batch:
-        old = known.requests.get(incoming.request_key)
-        if old and old.is_answered and own_buckets().take([(REPEATED + incoming.request_key, REPEATS)], now=now):
-            repeats.append((incoming, old))
-        elif incoming.request_key in known.replayed or (old and old.is_answered):
+        errors = known.requests.get(incoming.request_key)
+        bucket = REPEATED + incoming.request_key, REPEATS
+        if errors is not None and own_buckets().take([bucket], now=now):
+            repeats.append((incoming, errors))
+        elif errors is not None or incoming.request_key in known.replayed:
             replayed.add(incoming.source_key)
     return repeats, replayed
 
@@ -474,43 +434,45 @@ def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
 
 def _store(bridge: str, requests: Sequence[_Request], ids: Rows, known: Queues, *, now: datetime) -> list[Claim]:
     """Store requests with the notifications that are to be delivered, and return the claims of what is sent at once."""
-    if not requests:
-        return []
     request_ids, notification_ids, attempt_ids = map(iter, ids[0])
     for request in requests:
-        request.id = next(request_ids)
+        request.row = _new_request(request, next(request_ids))
     pushes = [
         _new_push(request, draft, next(notification_ids), next(attempt_ids) if draft.slot else 0, known, now=now)
         for request in requests
         for draft in request.drafts
         if draft.verdict is Verdict.DELIVER
     ]
-    listed = [each for request in requests for each in _listed(request)]
-    rows = [_new_request(request) for request in requests]
-    store(bridge, rows, pushes, listed=listed, now=now, reply_due_at=reply_due_at(now))
+    rows = [request.row for request in requests if not request.is_refused]
+    listed = [each for request in requests if not request.is_refused for each in _listed(request)]
+    storing.store(bridge, rows, pushes, listed=listed, now=now, reply_due_at=reply_due_at(now))
+    refused = [(request.row.request_key, request.row.decided or b"") for request in requests if request.is_refused]
+    storing.store_refused(bridge, refused, now=now)
     return [push.claim for push in pushes if push.claim.attempt_id]
 
 
-def _new_request(request: _Request) -> NewRequest:
+def _new_request(request: _Request, request_id: int) -> NewRequest:
     incoming = request.incoming
     return NewRequest(
-        id=request.id,
+        id=request_id,
         request_key=incoming.request_key,
         source_key=incoming.source_key,
         reply_address=incoming.reply_address,
         sender_digest=request.sender_digest,
         message_id=incoming.request.message_id,
-        is_answered=request.is_answered,
-        reports=request.reports,
-        names=request.names,
-        decided=request.packed,
+        is_answered=all(draft.error for draft in request.drafts),
+        reports=reports.pack_reports({draft.position: draft.report for draft in request.drafts}),
+        names=reports.pack_names(draft.notification for draft in request.drafts),
+        decided=reports.pack(
+            reports.Decided(d.position, d.verdict, d.notification.type, d.why) for d in request.decided
+        ),
     )
 
 
 def _listed(request: _Request) -> list[tuple[int, int, bytes]]:
     """Return the request, the first position of each decision about a recipient, and the recipient's key hash."""
     first = {(d.notification.public_key_hash, d.verdict, d.why): d.position for d in reversed(request.decided)}
-    return [(request.id, position, key_hash) for (key_hash, *_), position in first.items()]
+    return [(request.row.id, position, key_hash) for (key_hash, *_), position in first.items()]
 
 
 def _new_push(
@@ -528,7 +490,7 @@ def _new_push(
         chat_id=b"" if is_wake_up else notification.chat_id,
         message=b"" if is_wake_up else notification.message,
         collapse_id=draft.dedup_key[:16].hex(),  # stored by itself, because the dedup key is released after a day
-        request_id=request.id,
+        request_id=request.row.id,
         position=draft.position,
         queue_id=known.id_of(draft.queue),
         created_at=now,
@@ -561,30 +523,16 @@ def _waiting(request: _Request, known: Queues, limits: ConcurrencyLimits, *, now
     is_held_up = any(known.covering(draft.queue) or _is_overloaded(draft.addressee) for draft in silent)
     queues_of = [] if is_held_up else [draft.queue for draft in silent]
     full = limits.find_full({known.id_of(key) for key in queues_of})
-    return Waiting(request.id, request.incoming.source_key, now, reply_due_at(now), queues_of, full)
+    return Waiting(request.row.id, request.row.source_key, now, reply_due_at(now), queues_of, full)
 
 
 def _answer(bridge: str, request: _Request) -> Answer:
-    incoming, reports = request.incoming, unpack_reports(request.reports, request.names)
-    return _answer_to(bridge, incoming, reports, is_traceable=not request.is_refused)
+    row, is_traceable = request.row, not request.is_refused
+    own = reports.unpack_reports(row.reports, row.names)
+    return Answer(bridge, row.source_key, row.reply_address, row.message_id, own, is_traceable)
 
 
-def _answer_to(bridge: str, incoming: Incoming, reports: tuple[Report, ...], *, is_traceable: bool) -> Answer:
+def _answer_again(bridge: str, incoming: Incoming, errors: Errors) -> Answer:
+    """Return the answer to the repeat of a request that was answered already."""
     keys = (bridge, incoming.source_key, incoming.reply_address, incoming.request.message_id)
-    return Answer(*keys, reports, is_traceable)
-
-
-def _answers_repeated(bridge: str, repeats: Sequence[tuple[Incoming, KnownRequest]]) -> list[Answer]:
-    """Return the answers to repeats of requests that were answered already."""
-    old = {known.id: known.decided for _, known in repeats if known.id is not None and known.reports is None}
-    errors = load_errors(old, since=first_day(known.received_at for _, known in repeats)) if old else {}
-    return [
-        _answer_to(bridge, i, repeat_reports(i.request.notifications, _errors(known, errors)), is_traceable=False)
-        for i, known in repeats
-    ]
-
-
-def _errors(known: KnownRequest, old: Mapping[int, dict[int, ReportError]]) -> dict[int, ReportError]:
-    if known.reports is not None:
-        return errors_of(known.reports)
-    return errors_decided(known.decided) if known.id is None else old[known.id]
+    return Answer(*keys, reports.repeat_reports(incoming.request.notifications, errors), is_traceable=False)

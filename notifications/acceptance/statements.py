@@ -66,7 +66,7 @@ FIND_KNOWN: LiteralString = f"""
     WHERE dedup_key = ANY (%(dedup_keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 FIND_REQUESTS: LiteralString = f"""
-    SELECT request_key, id, received_at, state = '{NotificationRequest.State.ANSWERED}', decided, reports
+    SELECT request_key, id, state = '{NotificationRequest.State.ANSWERED}', reports, decided
     FROM notifications_notificationrequest
     WHERE bridge = %(bridge)s AND request_key = ANY (%(keys)b::bytea[]) AND ended_on >= %(since)s
 """

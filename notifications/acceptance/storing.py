@@ -39,7 +39,7 @@ from notifications.models import (
 from notifications.queues.claim import Claim
 from notifications.rules.deadlines import lease_until
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import SUCCESS
+from notifications.rules.reports import SUCCESS, Errors, errors_decided, errors_of, load_errors
 from registrations.encryption import Purpose, keyring
 
 # Length of the key of a request that may be repeated. Those of `store_pushes` are longer, and never repeat.
@@ -53,7 +53,7 @@ class NewRequest(NamedTuple):
     id: int
     request_key: bytes
     source_key: bytes
-    reply_address: bytes | None
+    reply_address: bytes
     sender_digest: bytes
     message_id: bytes
     is_answered: bool
@@ -107,6 +107,8 @@ def store(
     recipients. The caller opens the transaction. The statement raises IntegrityError when another process has stored
     one of the requests meanwhile; `find_known` then finds that request.
     """
+    if not requests:
+        return
     rows = {
         "bridge": bridge,
         "digests": [digest_of(bridge, each.request_key) for each in requests if len(each.request_key) <= KEY_BYTES],
@@ -144,24 +146,15 @@ def store_refused(bridge: str, requests: Sequence[tuple[bytes, bytes]], *, now: 
 # What is stored already -----------------------------------------------------------------------------------------------
 
 
-class KnownRequest(NamedTuple):
-    """A request that is stored already. One that notified nobody has no id, and no reports but its decisions."""
-
-    id: int | None
-    received_at: datetime
-    is_answered: bool
-    decided: bytes | None
-    reports: bytes | None = None
-
-
 class Known(NamedTuple):
     """The stored rows that a batch of requests repeats.
 
-    ``requests`` are the stored requests by key. ``dedup_keys`` are the keys in use, each with the time since when.
-    ``replayed`` are the keys of requests that were decided so long ago that only their digest is left.
+    ``requests`` are the stored requests by key: the reported error of each position, or None while a request waits.
+    ``dedup_keys`` are the keys in use, each with the time since when. ``replayed`` are the keys of requests that were
+    decided so long ago that only their digest is left.
     """
 
-    requests: dict[bytes, KnownRequest]
+    requests: dict[bytes, Errors | None]
     dedup_keys: dict[bytes, datetime]
     replayed: set[bytes]
 
@@ -206,16 +199,20 @@ def read_known(bridge: str, request_keys: Collection[bytes], rows: Rows) -> Know
     found = {key: digests[each] for key in request_keys if (each := digest_of(bridge, key)) in digests}
     received = {key: at for key, (at, decided) in found.items() if decided is None}
     stored = _find_requests(bridge, received) if received else {}
-    refused = {
-        key: KnownRequest(None, at, True, decided) for key, (at, decided) in found.items() if decided is not None
-    }
+    refused = {key: errors_decided(decided) for key, (_, decided) in found.items() if decided is not None}
     dedup_keys = {key: created_at for key, created_at, is_request, _ in rows if not is_request}
-    return Known(stored | refused, dedup_keys, received.keys() - stored.keys())
+    return Known({**stored, **refused}, dedup_keys, received.keys() - stored.keys())
 
 
-def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[bytes, KnownRequest]:
-    keys = {"bridge": bridge, "keys": list(received), "since": first_day(received.values())}
-    return {key: KnownRequest(*request) for key, *request in fetch(statements.FIND_REQUESTS, keys)}
+def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[bytes, Errors | None]:
+    since = first_day(received.values())
+    found = fetch(statements.FIND_REQUESTS, {"bridge": bridge, "keys": list(received), "since": since})
+    old = {pk: decided for _, pk, is_answered, reports, decided in found if is_answered and reports is None}
+    errors = load_errors(old, since=since)
+    return {
+        key: (errors[pk] if reports is None else errors_of(reports)) if is_answered else None
+        for key, pk, is_answered, reports, _ in found
+    }
 
 
 def find_repeats(bridge: str, request_keys: Collection[bytes], *, now: datetime) -> set[bytes]:
@@ -282,7 +279,7 @@ def _requested(
     collapse_id = push.claim.collapse_id or hashlib.sha256(key).hexdigest()[:32]
     claim = replace(push.claim, notification_id=notification_id, request_id=request_id, collapse_id=collapse_id)
     digest = keyring().digest(Purpose.SENDER, sender)
-    request = NewRequest(request_id, key, push.dedup_key, None, digest, b"", is_answered=True, reports=bytes([SUCCESS]))
+    request = NewRequest(request_id, key, push.dedup_key, b"", digest, b"", is_answered=True, reports=bytes([SUCCESS]))
     return request, push._replace(claim=claim)
 
 

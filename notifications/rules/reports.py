@@ -68,6 +68,7 @@ REASON_CODES: dict[Wish | PushLimit, int] = {
 _REASONS = {code: reason for reason, code in REASON_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in CODES.items()}
 BYTES_EACH = 2
+Errors = dict[int, ReportError]  # by the position in the request
 LENGTH_BYTES = 4
 
 
@@ -147,7 +148,7 @@ def _report(public_key_hash: bytes, installation_id: str, error: ReportError) ->
     return Report(public_key_hash, installation_id, success=error is ReportError.NONE, error=error)
 
 
-def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, ReportError]) -> tuple[Report, ...]:
+def repeat_reports(request: Iterable[PushNotification], errors: Errors) -> tuple[Report, ...]:
     """Return the reports of a repeated request, given the earlier error of each of its positions."""
     return tuple(
         _report(notification.public_key_hash, notification.installation_id, errors[position])
@@ -156,21 +157,23 @@ def repeat_reports(request: Iterable[PushNotification], errors: Mapping[int, Rep
     )
 
 
-def errors_of(reports: bytes) -> dict[int, ReportError]:
+def errors_of(reports: bytes) -> Errors:
     """Return the reported error of each position of a request that was answered."""
     return {position: ReportError(code - 1) for position, code in enumerate(reports) if code}
 
 
-def errors_decided(decided: bytes | None) -> dict[int, ReportError]:
+def errors_decided(decided: bytes | None) -> Errors:
     """Return the reported error of each position that was decided at once."""
     return {one.position: one.error for one in unpack(decided)}
 
 
-def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, dict[int, ReportError]]:
+def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, Errors]:
     """Return the reported error of each position of requests that a server answered which stored no reports with them.
 
     The requests are given with their packed decisions. None of their notifications ended before the day ``since``.
     """
+    if not decided:
+        return {}
     errors = {request_id: errors_decided(packed) for request_id, packed in decided.items()}
     fixed = EndedNotification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
     for request_id, position, report in fixed.values_list("request", "position", "report"):

@@ -55,7 +55,7 @@ def store_as(pushes: Sequence[NewPush], request_keys: Sequence[bytes]) -> None:
     """Store pushes, each in a request with a key that may be repeated."""
     [(request_ids, ids, _)] = fetch(*storing.ids_for(len(pushes), len(pushes), 0))
     requests = [
-        NewRequest(pk, key, key, None, b"s" * 16, b"", is_answered=True, reports=b"")
+        NewRequest(pk, key, key, b"", b"s" * 16, b"", is_answered=True, reports=b"")
         for pk, key in zip(request_ids, request_keys, strict=True)
     ]
     new = [
