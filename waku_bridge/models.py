@@ -154,7 +154,6 @@ class EndedEnvelope(EnvelopeFacts, EndedEnvelopeFacts):
                 name="envelope_type",
             ),
             models.Index(fields=["reason", "received_at"], condition=~models.Q(reason=""), name="envelope_reason"),
-            models.Index(fields=["path", "received_at"], condition=~models.Q(path="live"), name="envelope_path"),
         ]
 
 
@@ -254,14 +253,12 @@ class EndedReply(ReplyFacts):
             models.UniqueConstraint(fields=["envelope_hash", "part", "ended_on"], name="one_reply_per_envelope"),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["created_at"], name="reply_created"),
             # For lists of the console. Nearly all other replies are confirmed.
             models.Index(
                 fields=["id"], condition=models.Q(state__in=["unconfirmed", "abandoned"]), name="reply_given_up"
             ),
-            # For abandoned replies alone: where no store answers, nearly all of the index above is unconfirmed ones.
-            models.Index(fields=["id"], condition=models.Q(state="abandoned"), name="reply_abandoned"),
-            # For the count of lost replies on the dashboard.
+            # For the count of lost replies on the dashboard, and for lists of lost and abandoned ones: where no store
+            # answers, nearly all of the index above is unconfirmed ones.
             models.Index(fields=["created_at"], condition=LOST_REPLIES, name="reply_lost"),
             models.Index(
                 fields=["message_type", "id"],

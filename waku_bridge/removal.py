@@ -16,7 +16,7 @@ from notifications.acceptance import acceptance
 from registrations import retention as upkeep
 from waku_bridge.models import DeadLetter, EnvelopeFault
 
-HASHES = DayTable("waku_bridge_envelopehash", "sent_on", storage=WRITTEN_ONCE)
+HASHES = DayTable("waku_bridge_envelopehash", "sent_on", skew_days=1, storage=WRITTEN_ONCE)
 ENVELOPES = DayTable("waku_bridge_endedenvelope", "ended_on", storage=WRITTEN_ONCE)
 REPLIES = DayTable("waku_bridge_endedreply", "ended_on", storage=WRITTEN_ONCE)
 

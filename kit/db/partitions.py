@@ -1,7 +1,7 @@
 """Tables with a partition for each UTC day, so that all rows of a day are dropped at once.
 
-The partition of a day is made three days before, longer than a weekend. While one is missing, because of a full disk
-or a lock, its rows go to the default partition. They are moved when the partition is made, so no row waits for one.
+The partition of a day is made the day before. While one is missing, because of a full disk or a lock, its rows go to
+the default partition. They are moved when the partition is made, so no row waits for one.
 
 What has ended is partitioned by the day on which it ended (`ended_on`, a date). Open rows have tables of their own. The
 statement that ends a row deletes it there and inserts it into the history.
@@ -31,7 +31,9 @@ from kit.db.statements import fetch
 log = structlog.get_logger(__name__)
 
 DAY = timedelta(days=1)
-MADE_AHEAD = 3  # days. The tables have some forty indexes together, and so has each day.
+MADE_AHEAD = 1  # days. The tables have some thirty indexes together, and each day has as many.
+# Longer than it takes to make a partition.
+SOON = timedelta(hours=1)
 # For this long a copy of an envelope, or of a request that notified nobody, is recognised.
 RECENT = timedelta(days=3)
 # To attach or drop a partition, PostgreSQL locks the whole table, and other sessions wait behind a waiting lock.
@@ -69,13 +71,19 @@ class DayTable:
     """A table that is partitioned by ranges of its ``key``, a column of times or dates.
 
     A partition has ``width`` days, and the name of the first one. Rows that are kept for long have more than one day in
-    a partition, because a statement without a fixed day opens and locks all partitions.
+    a partition, because a statement without a fixed day opens and locks all partitions. The key may be a time by
+    somebody else's clock, which differs from ours by ``skew_days`` at most.
     """
 
     name: LiteralString
     key: LiteralString
     width: int = 1
+    skew_days: int = 0
     storage: LiteralString = STORAGE  # parameters of the partitions of days
+
+    @property
+    def skew(self) -> timedelta:
+        return self.skew_days * DAY
 
     def partition(self, day: date) -> str:
         """Return the name of the partition that contains a day."""
@@ -87,7 +95,7 @@ class DayTable:
         return {date.fromisoformat(match[1]) for match in found if match}
 
     def make_ahead(self, *, now: datetime) -> int:
-        """Make the missing partitions from yesterday to `MADE_AHEAD` days from now. Return how many were made.
+        """Make the missing partitions of `days_ahead`. Return how many were made.
 
         A partition that cannot be made while other sessions use the table is left for the next call.
         """
@@ -106,7 +114,7 @@ class DayTable:
         if not missing:
             return 0
         with timeouts(MAKING):
-            return sum(self._make_unless_large(day, is_to_come=day > day_of(now) + DAY) for day in missing)
+            return sum(self._make_unless_large(day, is_to_come=day > day_of(now + SOON) + self.skew) for day in missing)
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the missing partitions of all days between two times, in the caller's transaction.
@@ -119,8 +127,8 @@ class DayTable:
                 self.make(day)
 
     def days_ahead(self, now: datetime) -> list[date]:
-        """Return the first days of the partitions that have to exist: from yesterday to `MADE_AHEAD` days from now."""
-        return self.days_between(day_of(now) - DAY, day_of(now) + MADE_AHEAD * DAY)
+        """Return the first days of the partitions that have to exist, from today to `MADE_AHEAD` days from now."""
+        return self.days_between(day_of(now) - self.skew, day_of(now) + MADE_AHEAD * DAY + self.skew)
 
     def days_between(self, first: date, last: date) -> list[date]:
         """Return the first days of the partitions for the days from ``first`` to ``last``."""

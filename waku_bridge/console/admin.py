@@ -82,7 +82,6 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         ("state", WordFilter),
         ("message_type", LabelFilter),
         ("reason", RecentValuesFilter),
-        ("path", WordFilter),
     )
     ordering = ("-received_at",)
     shown: ClassVar[Any] = {
@@ -220,7 +219,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", ReplyStateFilter), LostFilter, ("message_type", LabelFilter), during("created_at"))
+    list_filter = (("state", ReplyStateFilter), LostFilter, ("message_type", LabelFilter))
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),

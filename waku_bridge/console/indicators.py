@@ -232,14 +232,14 @@ def state_of_outbox(waiting: Waiting | None) -> State:
     return above(waiting.oldest_seconds, red=OUTBOX_RED, yellow=OUTBOX_YELLOW) if waiting else State.GREY
 
 
-def lost_replies(facts: WakuFacts, now: datetime) -> Indicator:
+def lost_replies(facts: WakuFacts) -> Indicator:
     """Judge the share of replies of the last hour that may not have reached anybody."""
     lost = facts.lost_replies
     if lost < many_lost_replies(facts.replies):
         return Indicator(LOST_REPLIES, State.GREEN, f"{lost or 'none'} of the last hour")
     sentence = f"{lost:,} of the last hour may not have reached anybody"
     first_step = "The node that publishes has no peers, or the stores are behind: senders ask again."
-    return Indicator(LOST_REPLIES, State.YELLOW, sentence, first_step, during=last_hour(now))
+    return Indicator(LOST_REPLIES, State.YELLOW, sentence, first_step)
 
 
 def many_lost_replies(replies: int) -> int:

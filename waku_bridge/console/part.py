@@ -100,17 +100,18 @@ class WakuOperations(Operations):
         ListPage("Rarely used", "Store watermarks", "water", "waku_bridge.storewatermark"),
     )
     canary_pseudonyms = f"SELECT pseudonym FROM {table(CanaryRun)} WHERE pseudonym IS NOT NULL"
-    # A reply that was published again has only the time of its last publication, so it gives no latency. `LATERAL`
-    # finds each envelope by its key: see `pushserver.history.traffic`.
+    # A reply counts in the minute in which the message came that it answers. One that was published again has only the
+    # time of its last publication, so it gives no latency. `OFFSET` has PostgreSQL find each reply by its key.
     replies = f"""
-        SELECT CASE WHEN reply.repeat_count = 0 AND envelope.received_at IS NOT NULL THEN
+        SELECT CASE WHEN reply.repeat_count = 0 THEN
             greatest(0, extract(epoch FROM reply.published_at - envelope.received_at) * 1000) END AS ms
-        FROM {table(OutboundReply)} AS reply LEFT JOIN LATERAL (
-            SELECT received_at FROM {table(InboundEnvelope)}
-            WHERE hash = reply.envelope_hash AND ended_on IN ({{days}}, '{UNDER_WAY}') LIMIT 1
-        ) AS envelope ON TRUE
-        WHERE reply.created_at >= %(begin)s AND reply.created_at < %(end)s AND reply.published_at IS NOT NULL
-            AND NOT reply.is_discarded
+        FROM {table(InboundEnvelope)} AS envelope CROSS JOIN LATERAL (
+            SELECT repeat_count, published_at FROM {table(OutboundReply)}
+            WHERE envelope_hash = envelope.hash AND ended_on IN ({{days}}, '{UNDER_WAY}')
+                AND published_at IS NOT NULL AND NOT is_discarded OFFSET 0
+        ) AS reply
+        WHERE envelope.received_at >= %(begin)s AND envelope.received_at < %(end)s
+            AND envelope.ended_on IN ({{days}}, '{UNDER_WAY}')
     """
 
     def reach(self, asked: Any, leaders: Mapping[str, float] | None, *, is_blind: bool) -> Reached:
@@ -152,7 +153,7 @@ class WakuOperations(Operations):
         yield indicators.dead_letters(stored.dead_letters, now)
         yield indicators.failed(stored.failed)
         yield indicators.replies(stored.outbox, now)
-        yield indicators.lost_replies(stored, now)
+        yield indicators.lost_replies(stored)
 
     def purge(self, *, now: datetime) -> Iterator[int]:
         return canary.purge(now=now)

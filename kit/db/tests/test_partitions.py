@@ -21,7 +21,7 @@ from tests.rig import rows
 pytestmark = pytest.mark.django_db(transaction=True)
 TABLE = DayTable("made_up", "at")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-DAY = timedelta(days=1)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
 def run(sql: str, *values: object) -> None:
@@ -68,12 +68,12 @@ def test_a_table_that_becomes_partitioned_keeps_its_rows_ids_and_indexes():
 
 
 def test_partitions_are_made_days_before_and_once_also_after_the_clock_has_jumped():
-    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
+    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 1
     assert TABLE.make_ahead(now=NOON) == 0
     assert TABLE.make_ahead(now=NOON + DAY) == 1
-    assert (min(TABLE.days()), max(TABLE.days())) == (date(2026, 2, 28), date(2026, 3, 5))
-    assert TABLE.make_ahead(now=NOON - 3 * DAY) == 3
-    assert TABLE.make_ahead(now=NOON + 30 * DAY) == MADE_AHEAD + 2
+    assert (min(TABLE.days()), max(TABLE.days())) == (date(2026, 3, 1), date(2026, 3, 3))
+    assert TABLE.make_ahead(now=NOON - 3 * DAY) == MADE_AHEAD + 1
+    assert TABLE.make_ahead(now=NOON + 30 * DAY) == MADE_AHEAD + 1
 
 
 def test_a_day_begins_at_midnight_utc_and_rows_of_a_day_without_a_partition_are_moved_when_it_is_made():
@@ -98,16 +98,17 @@ def test_with_a_large_default_partition_only_days_to_come_are_made_without_readi
     notices: list[str] = []
     connection.connection.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
     run("SET client_min_messages = debug1")
-    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD - 1
+    assert TABLE.make_ahead(now=NOON + 11 * HOUR) == 0, "the next day begins in an hour"
+    assert TABLE.make_ahead(now=NOON) == 1
     run("RESET client_min_messages")
     proven = 'updated partition constraint for default partition "made_up_default" is implied by existing constraints'
-    assert notices.count(proven) == MADE_AHEAD - 1
-    assert min(TABLE.days()) == date(2026, 3, 3)
+    assert notices.count(proven) == 1
+    assert TABLE.days() == {date(2026, 3, 2)}
     put(NOON, 4)
-    put(NOON + 2 * DAY, 5)
+    put(NOON + DAY, 5)
     assert where()[1:] == [
         *(("made_up_default", 2), ("made_up_default", 3), ("made_up_default", 4)),
-        ("made_up_d20260303", 5),
+        ("made_up_d20260302", 5),
     ]
 
 
@@ -129,21 +130,26 @@ def test_partitions_are_left_alone_while_a_session_uses_the_table(seconds_ago, m
         other.execute("SELECT FROM made_up")
         assert TABLE.make_ahead(now=NOON + 2 * DAY) == 0
         assert list(TABLE.drop_before(NOON + 10 * DAY)) == [1], "the row of the default partition"
-        assert len(TABLE.days()) == MADE_AHEAD + 2
+        assert len(TABLE.days()) == MADE_AHEAD + 1
         put(NOON)
     assert TABLE.make_ahead(now=NOON + 2 * DAY) == 2
-    assert sum(1 for _ in TABLE.drop_before(NOON + 10 * DAY)) == MADE_AHEAD + 5, "the days, and the last query for rows"
+    assert sum(1 for _ in TABLE.drop_before(NOON + 10 * DAY)) == MADE_AHEAD + 4, "the days, and the last query for rows"
 
 
 def test_no_partition_is_dropped_before_an_older_one():
     """Whether a row of the older one is kept follows from later rows."""
     TABLE.make_ahead(now=NOON)
     with psycopg.connect(**connection_parameters()) as other:
-        other.execute("SELECT FROM made_up_d20260228")
-        assert list(TABLE.drop_days(NOON + DAY)) == []
-        assert min(TABLE.days()) == date(2026, 2, 28)
-        assert date(2026, 3, 1) in TABLE.days()
-    assert list(TABLE.drop_days(NOON + DAY)) == [0, 0]
+        other.execute("SELECT FROM made_up_d20260301")
+        assert list(TABLE.drop_days(NOON + 2 * DAY)) == []
+        assert TABLE.days() == {date(2026, 3, 1), date(2026, 3, 2)}
+    assert list(TABLE.drop_days(NOON + 2 * DAY)) == [0, 0]
+
+
+def test_a_table_by_the_clocks_of_others_has_partitions_for_the_days_around_these():
+    of_others = DayTable("made_up", "at", skew_days=1)
+    of_others.make_ahead(now=NOON)
+    assert of_others.days() == {date(2026, 2, 28), date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3)}
 
 
 def test_only_one_session_makes_partitions_at_a_time_and_those_of_past_days_are_dropped():
@@ -152,7 +158,7 @@ def test_only_one_session_makes_partitions_at_a_time_and_those_of_past_days_are_
             "SELECT pg_advisory_xact_lock(hashtext('made_up'))"
         )  # released with the commit, not shortly after
         assert TABLE.make_ahead(now=NOON) == 0
-    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 2
+    assert TABLE.make_ahead(now=NOON) == MADE_AHEAD + 1
     put(NOON, 2)
     put(NOON + DAY, 3)
     list(TABLE.drop_before(NOON + DAY))
@@ -171,7 +177,7 @@ def test_a_partition_may_have_the_days_of_a_week_from_monday():
     for number, at in enumerate((NOON + timedelta(hours=11), NOON + timedelta(hours=12), NOON + 8 * DAY), start=2):
         put(at, number)
     assert where()[1:] == [("made_up_d20260223", 2), ("made_up_d20260302", 3), ("made_up_default", 4)]
-    assert WEEKS.make_ahead(now=NOON + 5 * DAY) == 1
+    assert WEEKS.make_ahead(now=NOON + 7 * DAY) == 1
     assert where()[3] == (WEEKS.partition((NOON + 8 * DAY).date()), 4)
 
 

@@ -130,8 +130,7 @@ def test_the_page_of_a_reply_shows_its_progress_and_not_its_contents(admin_clien
     ("most", "state", "index"),
     [
         ("confirmed", "unconfirmed", "reply_given_up"),  # most replies are confirmed, as on any server
-        ("confirmed", "abandoned", "reply_abandoned"),
-        ("unconfirmed", "abandoned", "reply_abandoned"),
+        ("unconfirmed", "abandoned", "reply_lost"),
     ],
 )
 def test_rare_states_of_replies_are_found_by_an_index(most: str, state: str, index: str) -> None:
