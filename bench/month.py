@@ -30,11 +30,11 @@ from bench.running.phones import Phones
 from bench.running.tables import Cell, show
 from kit.batches.marks import OVERLAP
 from kit.db.sessions import BATCH_WORKER, set_all
-from notifications.delivery import recording, settling
+from notifications.delivery import settling
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel
 from notifications.queues import halts, queues
-from notifications.queues.queues import EXPIRED, IS_DUE
+from notifications.queues.queues import IS_DUE, IS_EXPIRED
 from notifications.retention import BY_DAY
 from registrations.models import Route
 from spark_reports.export.days import export_day
@@ -51,7 +51,7 @@ GOAL, SCANS = 1.2, 20
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL AND id > {last_id}"
 NOT_WAITED_FOR = "SELECT 0"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
-LOOKS = {"inbox": Inbox.waits, "due": IS_DUE, "expired": EXPIRED, "lost": recording.LOST}
+LOOKS = {"inbox": Inbox.waits, "due": IS_DUE, "expired": IS_EXPIRED}
 LOOKS |= {"overdue": settling.OVERDUE, "replies": REPLY_ROWS.waits}
 
 # The rows of the month have ids from here on. Those of the run itself come after them.
@@ -89,7 +89,7 @@ CLOSED = ChannelKey(1, "im.bench.closed")
 FILL_QUEUE = """
     INSERT INTO notifications_opennotification (request_id, position, public_key_hash, installation_id, type,
         route_id, route_generation, state, queue_id, collapse_id, chat_id, message, payload_dropped,
-        attempt_count, ambiguous_count, created_at, expires_at, next_attempt_at)
+        attempt_count, ambiguous_count, created_at, expires_at, due_at)
     SELECT (SELECT max(id) FROM notifications_notificationrequest), 0, sha512(n::text::bytea), n::text, 1,
         (%(routes)s::bigint[])[1 + n %% cardinality(%(routes)s)], 1, 'pending', queue.id,
         substring(sha256(n::text::bytea) FOR 16), 'chat', 'message', FALSE, 0, 0, now(), now() + interval '1 day', now()

@@ -71,7 +71,7 @@ def request_timeline_url(request_id: int) -> str:
 
 
 class ProgressFilter(Alone, admin.SimpleListFilter):
-    """A filter for notifications that have not ended. A partial index covers each part of each condition."""
+    """A filter for notifications that have not ended."""
 
     title = "progress"
     parameter_name = "progress"
@@ -83,13 +83,12 @@ class ProgressFilter(Alone, admin.SimpleListFilter):
         late = timezone.now() - STUCK_AFTER
         match self.value():
             case "open":
-                return queryset.filter(Q(state__in=DUE) | Q(state=State.IN_FLIGHT), ended_on=UNDER_WAY)
+                return queryset.filter(ended_on=UNDER_WAY)
             case "stuck":
                 # A notification behind a halt is not stuck. The condition is by queue, because the index begins with
                 # it.
-                due = Q(state__in=DUE, queue_id__in=sorted(queues.load().open_ids), next_attempt_at__lt=late)
-                leased = Q(state=State.IN_FLIGHT, lease_until__lt=late)
-                return queryset.filter(due | leased, ended_on=UNDER_WAY)
+                open_ids = sorted(queues.load().open_ids)
+                return queryset.filter(queue_id__in=open_ids, due_at__lt=late, ended_on=UNDER_WAY)
         return queryset
 
 
@@ -198,7 +197,7 @@ class NotificationAdmin(Operated, FactAdmin):
         state("report", "report"),
         number("attempt_count", "attempts"),
         age("created_at"),
-        age("due_at", "due"),
+        age("next_attempt_at", "due"),
     )
     list_filter = (ProgressFilter, ("state", StateFilter), during("finished_at", days="ended_on"))
     shown: ClassVar[Any] = {
@@ -220,7 +219,7 @@ class NotificationAdmin(Operated, FactAdmin):
         ),
         "Times": (
             moment("created_at", "created"),
-            moment("due_at", "next attempt"),
+            moment("next_attempt_at", "next attempt"),
             moment("lease_until", "being sent until"),
             moment("finished_at", "finished"),
             moment("expires_at", "expires"),

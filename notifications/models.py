@@ -9,7 +9,7 @@ row deletes it there, and inserts it into the history, which has a partition for
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, LiteralString
 
@@ -300,11 +300,9 @@ class OpenFacts(models.Model):
     # The content of a graded notification without its payload. It is sent where the payload is too large, or where
     # there is none.
     wake = BytesField(null=True)
-    next_attempt_at = models.DateTimeField(null=True)
     # Since when it waits for its first push: the arrival of its message, or the time for which it is planned. It is
     # null once a push has begun.
     unsent_since = models.DateTimeField(null=True)
-    lease_until = models.DateTimeField(null=True)
 
     class Meta:
         abstract = True
@@ -313,6 +311,9 @@ class OpenFacts(models.Model):
 class OpenNotification(NotificationFacts, OpenFacts):
     """One push to one installation that has not ended. Workers and operators act on this row alone."""
 
+    # When its next attempt is due. While it is in flight, this is the end of its lease: whoever finds it due then takes
+    # it over.
+    due_at = models.DateTimeField()
     # The attempt that is under way, or else the last one: see `AttemptFacts`.
     attempt_id = models.BigIntegerField(null=True)
     claimed_at = models.DateTimeField(null=True)
@@ -332,22 +333,9 @@ class OpenNotification(NotificationFacts, OpenFacts):
             models.UniqueConstraint(fields=["dedup_key"], name="one_open_notification"),
         ]
         indexes: ClassVar = [
-            # The head of each queue. Notifications in flight wait in no queue, and are not in this index.
-            models.Index(
-                fields=["queue_id", "next_attempt_at"],
-                condition=models.Q(state__in=["pending", "retrying", "ambiguous"], queue_id__gte=0),
-                name="notification_queue",
-            ),
+            models.Index(fields=["queue_id", "due_at"], name="notification_due"),  # the head of each queue
             # Notifications that expire while their queue does not move, or is not read.
-            models.Index(
-                fields=["expires_at"],
-                condition=models.Q(
-                    state__in=["pending", "retrying", "ambiguous"],
-                    expires_at__gt=datetime(2000, 1, 1, tzinfo=UTC),
-                ),
-                name="notification_expiring",
-            ),
-            models.Index(fields=["lease_until"], condition=models.Q(state="in_flight"), name="notification_leased"),
+            models.Index(fields=["expires_at"], name="notification_expiring"),
             models.Index(fields=["public_key_hash", "id"], name="open_by_recipient"),
         ]
 
@@ -405,6 +393,7 @@ class Notification(NotificationFacts, OpenFacts):
     """
 
     report = models.TextField(choices=NotificationFacts.Reports.choices, null=True)  # noqa: DJ001 - null: not answered
+    due_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     ended_on = models.DateField()
 
@@ -414,10 +403,15 @@ class Notification(NotificationFacts, OpenFacts):
         permissions: ClassVar = [("operate_notification", "Can try notifications at once, and drop them")]
 
     @property
-    def due_at(self) -> datetime | None:
+    def next_attempt_at(self) -> datetime | None:
         """Return when the next attempt is due, or None when none is due before the notification expires."""
-        is_in_time = self.next_attempt_at and self.next_attempt_at < self.expires_at
-        return self.next_attempt_at if is_in_time else None
+        is_planned = self.due_at and self.state != self.State.IN_FLIGHT and self.due_at < self.expires_at
+        return self.due_at if is_planned else None
+
+    @property
+    def lease_until(self) -> datetime | None:
+        """Return until when a worker is sending it, or None while it waits or when it has ended."""
+        return self.due_at if self.state == self.State.IN_FLIGHT else None
 
 
 # The columns that a notification keeps when it ends, in SQL, but for its state and its report.

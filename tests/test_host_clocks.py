@@ -87,7 +87,7 @@ def database_clock() -> Iterator[Callable[[timedelta], None]]:
 def test_a_database_whose_clock_leaps_a_day_ahead_expires_nothing_that_waits(database_clock) -> None:
     """Only a process that started before can know of the leap. It goes by the time that it had, and says so once."""
     now = database_now()
-    push = make_due(next_attempt_at=now + timedelta(hours=1), expires_at=now + timedelta(hours=24))
+    push = make_due(due_at=now + timedelta(hours=1), expires_at=now + timedelta(hours=24))
     process = DeliveryProcess()
     process.process_batch(now=clock.now())
     with capture_logs() as logs:

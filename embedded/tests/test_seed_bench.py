@@ -67,7 +67,7 @@ def notifications_have_ended_or_have_a_next_step() -> None:
     is_open, rows = Q(state__in=TRANSITIONS), Notification.objects
     assert rows.filter(is_open).exists()
     assert not rows.filter(is_open, finished_at__isnull=False).exists()
-    assert not rows.filter(is_open, next_attempt_at=None, lease_until=None).exists()
+    assert not rows.filter(is_open, due_at=None).exists()
     assert not rows.filter(~is_open & (Q(finished_at=None) | Q(report=None) | Q(message__isnull=False))).exists()
     assert not rows.annotate(found=Count("attempts")).exclude(found=F("attempt_count")).exists()
 

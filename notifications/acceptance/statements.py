@@ -120,13 +120,13 @@ STORE: LiteralString = f"""
         (id, request_id, attempt_id, position, public_key_hash, installation_id, type, queue_id, route_id,
          route_generation, dedup_key, collapse_id, chat_id, message, wake, grade, is_wake_up, shortened_by, expires_at,
          unsent_since, gateway, token_type, app_topic, payload_dropped, ambiguous_count, created_at, attempt_count,
-         next_attempt_at, claimed_at, lease_until, state)
+         due_at, claimed_at, state)
     SELECT id, request_id, nullif(attempt_id, 0), position, public_key_hash, installation_id, type, queue_id, route_id,
            route_generation, dedup_key, decode(collapse_id, 'hex'), nullif(chat_id, ''), nullif(message, ''),
            nullif(wake, ''), grade, is_wake_up, shortened_by, expires_at,
            unsent_since, gateway, token_type, app_topic, FALSE, 0, %(now)s, is_claimed::integer,
-           CASE WHEN NOT is_claimed THEN due_at END, CASE WHEN is_claimed THEN %(now)s::timestamptz END,
-           CASE WHEN is_claimed THEN %(lease_until)s::timestamptz END,
+           CASE WHEN is_claimed THEN %(lease_until)s ELSE due_at END,
+           CASE WHEN is_claimed THEN %(now)s::timestamptz END,
            CASE WHEN is_claimed THEN '{State.IN_FLIGHT}'
                 WHEN due_at > %(now)s AND NOT is_wake_up THEN '{State.RETRYING}' ELSE '{State.PENDING}' END
     FROM push ORDER BY dedup_key
@@ -135,8 +135,8 @@ STORE: LiteralString = f"""
 # index of open rows now, so no process can do so any more. The statement would copy such an ended row beside ours,
 # which PostgreSQL refuses.
 REFUSE_ENDED: LiteralString = f"""
-    INSERT INTO notifications_opennotification ({NOTIFICATION}, state)
-    SELECT {NOTIFICATION}, '{State.PENDING}' FROM notifications_endednotification
+    INSERT INTO notifications_opennotification ({NOTIFICATION}, state, due_at)
+    SELECT {NOTIFICATION}, '{State.PENDING}', created_at FROM notifications_endednotification
     WHERE dedup_key = ANY (%(keys)b::bytea[]) AND ended_on IN ({{days}})
 """
 # Two workers may store the same request at the same time. Both answer it, and neither notifies anybody.

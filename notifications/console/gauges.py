@@ -3,7 +3,7 @@
 from kit.batches.marks import since
 from kit.metrics import StoredGauge
 from notifications.models import Halt, Notification
-from notifications.queues.queues import OPEN_QUEUES, QUEUED, UNSORTED
+from notifications.queues.queues import OPEN_QUEUES, UNSORTED
 from registrations.token_types import sql_platform
 
 State = Notification.State
@@ -14,21 +14,17 @@ OPEN = StoredGauge(
     "When it moves: see the oldest due one; when that is young the queue is long and moving.",
     labelnames=("state",),
     sql=f"""
-        WITH due AS (
-            SELECT waiting.state FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
+        WITH open AS (
+            SELECT of_queue.state FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
             CROSS JOIN LATERAL (
                 SELECT state FROM notifications_opennotification
-                WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= {since("Due")}
-                ORDER BY next_attempt_at LIMIT 100000
-            ) AS waiting LIMIT 100000
-        ), leased AS (
-            SELECT state FROM notifications_opennotification WHERE state = '{State.IN_FLIGHT}'
-                AND lease_until >= {since("Lost")} ORDER BY lease_until LIMIT 100000
+                WHERE queue_id = queue.id AND due_at >= {since("Due")} ORDER BY due_at LIMIT 100000
+            ) AS of_queue LIMIT 100000
         )
         SELECT known.state, count(open.state)
         FROM (VALUES ('{State.PENDING}'), ('{State.RETRYING}'),
             ('{State.AMBIGUOUS}'), ('{State.IN_FLIGHT}')) AS known (state)
-        LEFT JOIN (TABLE due UNION ALL TABLE leased) AS open USING (state) GROUP BY known.state
+        LEFT JOIN open USING (state) GROUP BY known.state
     """,
 )
 QUEUE_WAITING = StoredGauge(
@@ -52,9 +48,8 @@ OLDEST_DUE_AGE_SECONDS = StoredGauge(
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(head.at)), 0))
         FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
-            SELECT next_attempt_at AS at FROM notifications_opennotification
-            WHERE queue_id = open.id AND {QUEUED} AND next_attempt_at >= {since("Due")}
-            ORDER BY next_attempt_at LIMIT 1
+            SELECT due_at AS at FROM notifications_opennotification
+            WHERE queue_id = open.id AND due_at >= {since("Due")} ORDER BY due_at LIMIT 1
         ) AS head
     """,
 )

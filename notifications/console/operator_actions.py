@@ -94,7 +94,7 @@ def try_now(notification_ids: Collection[int], *, now: datetime) -> int:
     runs.
     """
     waiting = OpenNotification.objects.filter(pk__in=notification_ids, state__in=DUE)
-    return waiting.filter(next_attempt_at__gt=now + A_MOMENT).update(next_attempt_at=now)
+    return waiting.filter(due_at__gt=now + A_MOMENT).update(due_at=now)
 
 
 def drop(notification_ids: Collection[int], *, now: datetime) -> int:

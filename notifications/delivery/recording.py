@@ -17,9 +17,8 @@ from typing import LiteralString, NamedTuple
 import structlog
 from django.conf import settings
 
-from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of, with_days
-from kit.db.statements import array_value, fetch, unindexed, write, write_rows
+from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
@@ -29,9 +28,7 @@ from notifications.queues.claim import Claim, Done
 from notifications.queues.halts import TRIED_FOR, Reach
 from notifications.queues.queues import Queues
 from notifications.rules.policy import (
-    CONFIG_RETRY_SECONDS,
     UNPROVEN_FAILURES,
-    WORKER_LOST,
     ambiguous_retry_at,
     is_answer,
     is_contact,
@@ -61,13 +58,13 @@ class Change(NamedTuple):
 
     claim: Claim
     state: str
-    next_attempt_at: datetime | None = None
+    due_at: datetime | None = None
     is_payload_dropped: bool = False
     is_given_up: bool = False  # the result alone ends nothing: see `UNPROVEN_FAILURES`
 
     @property
     def is_end(self) -> bool:
-        return self.next_attempt_at is None
+        return self.due_at is None
 
     @property
     def is_token_dead(self) -> bool:
@@ -226,9 +223,9 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
 
 
 _BRING_FORWARD = f"""
-    UPDATE notifications_opennotification SET next_attempt_at = %(now)s
+    UPDATE notifications_opennotification SET due_at = %(now)s
     WHERE route_id = ANY (%(routes)b::bigint[]) AND state = '{State.RETRYING}'
-        AND attempt_count > 0 AND next_attempt_at > %(now)s
+        AND attempt_count > 0 AND due_at > %(now)s
 """
 
 
@@ -337,7 +334,7 @@ def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: 
 
 # A notification that another attempt ended meanwhile stays as it is.
 _of = partial(array_value, _IDS, "n.id")
-_HELD = f"""{unindexed("n.state")} = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}"""
+_HELD = f"""n.state = '{State.IN_FLIGHT}' AND n.attempt_count = {_of("numbers", "integer")}"""
 _FINISH: LiteralString = ending(
     f"""n.id = ANY ({_IDS}) AND coalesce(n.collapse_id, '') = {_of("collapse_ids", "bytea")}
             AND n.state IN ('{State.IN_FLIGHT}', '{State.RETRYING}', '{State.AMBIGUOUS}')
@@ -356,7 +353,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
 _SCHEDULE = f"""
     UPDATE notifications_opennotification AS n
     SET state = {_of("states", "text")}, ambiguous_count = {_of("ambiguous", "smallint")},
-        next_attempt_at = {_of("next_at", "timestamptz")}, lease_until = NULL,
+        due_at = {_of("due_at", "timestamptz")},
         unsent_since = CASE WHEN NOT {_of("begun", "boolean")} THEN n.unsent_since END,
         payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
         message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
@@ -367,11 +364,8 @@ _SCHEDULE = f"""
 
 def _schedule(changes: Sequence[Change], begun: Collection[int]) -> None:
     """Write the next attempts of notifications. ``begun`` are the attempts whose push has begun."""
-    rows = [
-        (*_key(c), c.ambiguous_count, c.next_attempt_at, c.is_payload_dropped, c.claim.attempt_id in begun)
-        for c in changes
-    ]
-    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "next_at", "dropped", "begun"), rows)
+    rows = [(*_key(c), c.ambiguous_count, c.due_at, c.is_payload_dropped, c.claim.attempt_id in begun) for c in changes]
+    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "due_at", "dropped", "begun"), rows)
 
 
 # Which row a change applies to, as in a claim of it, and its new state.
@@ -399,44 +393,3 @@ def _measure(results: Sequence[Done], known: Queues) -> None:
 def _app(channel: ChannelKey, known: Queues) -> str:
     """Return the label of a channel's app. Clients choose the topic, so only apps with a delivery are named."""
     return channel.app_topic if not channel.app_topic or channel in known.delivered else "other"
-
-
-_LEASED: LiteralString = f"state = '{State.IN_FLIGHT}' AND lease_until >= %(nothing_before)s"
-_IS_LOST: LiteralString = f"{_LEASED} AND lease_until <= %(now)s"
-_FIRST: LiteralString = "ORDER BY lease_until, id"  # its index has this order; that of ids would read everything
-_TAKE_UP_LOST = f"""
-    WITH lost AS (
-        SELECT * FROM notifications_opennotification WHERE {_IS_LOST}
-        {_FIRST} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-    ), attempt AS (
-        INSERT INTO notifications_endedattempt
-            (id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, ended_at, outcome, code,
-             is_guarded, late_code)
-        SELECT attempt_id, id, attempt_count, gateway, token_type, app_topic, is_probe, claimed_at, %(now)s,
-               '{Outcome.AMBIGUOUS}', '{WORKER_LOST}', FALSE, late_code
-        FROM lost
-    )
-    UPDATE notifications_opennotification AS n SET state = '{State.AMBIGUOUS}', next_attempt_at = %(now)s,
-        ambiguous_count = n.ambiguous_count + 1, lease_until = NULL
-    WHERE n.id = ANY (ARRAY(SELECT id FROM lost))
-    RETURNING n.id
-"""
-_POSTPONE_FIRST_LOST = f"""
-    UPDATE notifications_opennotification SET lease_until = %(later)s
-    WHERE id = (
-        SELECT id FROM notifications_opennotification WHERE {_IS_LOST} {_FIRST} LIMIT 1 FOR UPDATE SKIP LOCKED
-    )
-"""
-LOST: LiteralString = f"SELECT FROM notifications_opennotification WHERE {_IS_LOST}"
-OLDEST_LEASE: LiteralString = f"SELECT min(lease_until) FROM notifications_opennotification WHERE {_LEASED}"
-
-
-def postpone_first_lost(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Postpone the notification that `take_up_lost` would take first."""
-    later = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    write(_POSTPONE_FIRST_LOST, {"now": now, "nothing_before": nothing_before, "later": later})
-
-
-def take_up_lost(*, now: datetime, limit: int, nothing_before: datetime = LONG_AGO) -> int:
-    """Make the notifications of dead workers ambiguous and due, and return their count. Their pushes may have left."""
-    return len(fetch(_TAKE_UP_LOST, {"now": now, "nothing_before": nothing_before, "limit": limit}))

@@ -26,10 +26,10 @@ from notifications.delivery.settling import Request
 from notifications.delivery.silence import FirstAttempts, Waiting, began
 from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
-from notifications.metrics import FINISHED, LEFT_BEHIND
+from notifications.metrics import LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
-from notifications.queues.claim import Claim, Claimed, Done, claim, postpone_first
+from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_first
 from notifications.rules.deadlines import GRACE
 
 log = structlog.get_logger(__name__)
@@ -201,7 +201,7 @@ class Delivery:
         that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
         notifications.
         """
-        return [Results(self), Deadlines(self), Overdue(), Lost(), Expired(), Due(self), Counting()]
+        return [Results(self), Deadlines(self), Overdue(), Expired(), Due(self), Counting()]
 
 
 def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
@@ -210,38 +210,20 @@ def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
     return answers
 
 
-class Lost(Step):
-    """Takes over the pushes of dead workers: they are ambiguous, and due again."""
-
-    waits: LiteralString = recording.LOST
-    oldest: LiteralString = recording.OLDEST_LEASE
-
-    def work(self, batch: Batch) -> Work[None]:
-        lost = recording.take_up_lost(now=batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
-        count(LEFT_BEHIND, {("pushes",): lost})
-        return Work(None, is_more_left=lost == batch.limit)
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Postpone the push that cannot be taken over, so that it does not stop the other lost ones."""
-        super().quarantine(error, batch)
-        recording.postpone_first_lost(now=batch.now, nothing_before=batch.nothing_before)
-
-
 class Expired(Step):
-    """Closes notifications whose time is over. No other step ends a push for that."""
+    """Closes notifications whose time is over, also behind halts."""
 
-    waits: LiteralString = queues.EXPIRED
+    waits: LiteralString = queues.IS_EXPIRED
     oldest: LiteralString = queues.OLDEST_EXPIRY
     is_for_leader = True  # one worker is enough
 
     def work(self, batch: Batch) -> Work[None]:
-        states = queues.close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
-        count(FINISHED, {(state,): number for state, number in states.items()})
-        return Work(None, is_more_left=states.total() == batch.limit)
+        closed = close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
+        return Work(None, is_more_left=closed == batch.limit)
 
 
 class Due(Step):
-    """Claims what is due: retries, and notifications that found no capacity when they were accepted."""
+    """Claims what is due: retries, pushes of dead workers, and notifications that found no capacity at first."""
 
     waits: LiteralString = queues.IS_DUE
     oldest: LiteralString = queues.OLDEST_DUE

@@ -29,13 +29,13 @@ from kit.processes import once
 from notifications.messages import ChannelKey, QueueKey
 from notifications.queues import queues
 from notifications.queues.halts import Reach
-from notifications.queues.queues import QUEUED, Queues
+from notifications.queues.queues import WAITS, Queues
 
 # The part of MAX_OPEN_NOTIFICATIONS for addresses that nothing was delivered to yet.
 UNPROVEN_SHARE = 0.1
 READ_EVERY_SECONDS = 3.0
 COUNTED_EVERY: LiteralString = "3 seconds"
-# Rows of one queue that one step of the count reads. They come from the index alone and take some milliseconds.
+# Rows of one queue that one step of the count reads, in some milliseconds.
 COUNTED_AT_ONCE = 10_000
 
 
@@ -104,11 +104,11 @@ _COUNT_WAITING: LiteralString = f"""
     SELECT queue.id, part.number, part.last_at
     FROM unnest(%(ids)b::integer[], %(after)b::timestamptz[]) AS queue (id, after)
     CROSS JOIN LATERAL (
-        SELECT count(*) AS number, max(next_attempt_at) AS last_at FROM (
-            SELECT next_attempt_at FROM notifications_opennotification
-            WHERE queue_id = queue.id AND {QUEUED}
-                AND next_attempt_at > coalesce(queue.after, %(nothing_before)s - interval '1 microsecond')
-            ORDER BY next_attempt_at LIMIT %(limit)s
+        SELECT count(*) AS number, max(due_at) AS last_at FROM (
+            SELECT due_at FROM notifications_opennotification
+            WHERE queue_id = queue.id AND {WAITS}
+                AND due_at > coalesce(queue.after, %(nothing_before)s - interval '1 microsecond')
+            ORDER BY due_at LIMIT %(limit)s
         ) AS read
     ) AS part
 """

@@ -15,15 +15,17 @@ import structlog
 
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of
-from kit.db.statements import array_value, fetch, write_rows
+from kit.db.statements import array_value, fetch, write, write_rows
+from kit.metrics import count
 from kit.tracing import is_on
-from notifications.messages import Push, QueueKey, Result, channel_key
-from notifications.models import Notification, OpenNotification
+from notifications.messages import Outcome, Push, QueueKey, Result, channel_key
+from notifications.metrics import LEFT_BEHIND
+from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
-from notifications.queues.queues import DUE, UNSORTED, WAITS, Queues
+from notifications.queues.queues import DUE, EXPIRED, UNSORTED, Queues
 from notifications.rules.deadlines import has_expired
-from notifications.rules.policy import CONFIG_RETRY_SECONDS
+from notifications.rules.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
 from notifications.rules.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
@@ -51,7 +53,8 @@ class Claim(Push):
     expires_at: datetime
     due_at: datetime
     unsent_since: datetime | None  # None once a push of it has begun
-    ambiguous_count: int = 0
+    is_lost: bool = False  # its last attempt is of a worker that died
+    ambiguous_count: int = 0  # of its attempts so far
     route_id: int
     route_state: str | None = None  # None where the recipient has unregistered
     route_generation: int
@@ -104,9 +107,10 @@ _COLUMNS: dict[str, LiteralString] = {
     "queue_id": "n.queue_id",
     "created_at": "n.created_at",
     "expires_at": "n.expires_at",
-    "due_at": "n.next_attempt_at",
+    "due_at": "n.due_at",
     "unsent_since": "n.unsent_since",
-    "ambiguous_count": "n.ambiguous_count",
+    "is_lost": f"n.state = '{State.IN_FLIGHT}'",
+    "ambiguous_count": f"n.ambiguous_count + (n.state = '{State.IN_FLIGHT}')::int",
     "route_id": "coalesce(n.route_id, 0)",
     "route_state": "route.state",
     "route_generation": "coalesce(route.generation, 0)",
@@ -126,17 +130,37 @@ _TAKE_DUE: LiteralString = f"""
         FROM unnest(%(queue_ids)b::integer[], %(budgets)b::integer[]) AS queue (id, capacity)
         CROSS JOIN LATERAL (
             SELECT FROM notifications_opennotification
-            WHERE queue_id = queue.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+            WHERE queue_id = queue.id AND {DUE} ORDER BY due_at LIMIT 1
         ) AS first
         LIMIT %(queues_at_once)s
     )
     SELECT {_SELECTED}
     FROM head CROSS JOIN LATERAL (
         SELECT * FROM notifications_opennotification WHERE queue_id = head.id AND {DUE}
-        ORDER BY next_attempt_at LIMIT head.capacity FOR UPDATE SKIP LOCKED
+        ORDER BY due_at LIMIT head.capacity FOR UPDATE SKIP LOCKED
     ) AS n
     LEFT JOIN registrations_route AS route ON route.id = n.route_id
     LIMIT %(limit)s
+"""
+_TAKE_EXPIRED: LiteralString = f"""
+    SELECT {_SELECTED}
+    FROM (SELECT * {EXPIRED} ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS n
+    LEFT JOIN registrations_route AS route ON route.id = n.route_id
+"""
+# The worker of a claim that is due has died. Its attempt, which may have reached the device, is written before any
+# other decision about the notification.
+_WRITE_LOST: LiteralString = f"""
+    WITH lost AS (
+        UPDATE notifications_opennotification
+        SET state = '{State.AMBIGUOUS}', due_at = %(now)s, ambiguous_count = ambiguous_count + 1
+        WHERE id = ANY (%(ids)b::bigint[]) RETURNING *
+    )
+    INSERT INTO notifications_endedattempt
+        (id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, ended_at, outcome, code,
+         is_guarded, late_code)
+    SELECT attempt_id, id, attempt_count, gateway, token_type, app_topic, is_probe, claimed_at, %(now)s,
+           '{Outcome.AMBIGUOUS}', '{WORKER_LOST}', FALSE, late_code
+    FROM lost
 """
 NOTED_FOR = timedelta(hours=1)
 
@@ -155,9 +179,9 @@ def claim(
         return Claimed()
     sorting = _Sorting(known, limits, now)
     claims = list(_probes(sorting, limit))
-    budgets = _budgets(known, limits, limit)
-    open_budgets = {queue_id: capacity for queue_id, capacity in budgets.items() if capacity}
-    taken = _take_due(open_budgets, limit, now=now, nothing_before=nothing_before)
+    left = limit - sorting.probed_count
+    budgets = _budgets(known, limits, left)
+    taken = _take_due(budgets, left, now=now, nothing_before=nothing_before)
     counts = Counter(due.queue_id for due in taken)
     limits.note_crowded([pk for pk, capacity in budgets.items() if pk != UNSORTED and counts[pk] >= capacity])
     alive = _close_what_needs_no_push(taken, now=now)
@@ -166,23 +190,28 @@ def claim(
     # Notifications that could neither be sent nor moved nor closed would be found again at once.
     is_progress = bool(claims) or sorting.has_moved or len(alive) < len(taken)
     is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
-    is_more_left = is_progress and (len(taken) == limit or len(counts) == QUEUES_AT_ONCE or is_probe_next)
+    is_more_left = is_progress and (len(taken) == left or len(counts) == QUEUES_AT_ONCE or is_probe_next)
     return Claimed(_write(claims, now=now, lease=lease), sorting.new_queues, is_more_left)
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Postpone the notification that `claim` takes first with a limit of one, because it cannot be claimed.
-
-    That is a probe where one is due. If the probe was not to blame, none is due at the next call.
-    """
+    """Postpone the one notification that `claim` takes with a limit of one, because it cannot be claimed."""
     known = queues.load().and_halted(limits.reach.halts())
-    ids = [probe.notification_id for probe in _probes(_Sorting(known, limits, now), 1)]
-    limits.give_back()
-    if not ids:
-        taken = _take_due(_budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before)
-        ids = [due.notification_id for due in taken]
-    next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-    OpenNotification.objects.filter(pk__in=ids).update(next_attempt_at=next_attempt_at)
+    probed = [dict.fromkeys(ids, 1) for halt in known.halts for ids in _probed_queues(halt, known, now)]
+    heads = (_take_due(each, 1, now=now) for each in probed)
+    first = next(filter(None, heads), None) or _take_due(
+        _budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before
+    )
+    ids = [due.notification_id for due in first]
+    OpenNotification.objects.filter(pk__in=ids).update(due_at=now + timedelta(seconds=CONFIG_RETRY_SECONDS))
+
+
+def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
+    """Close notifications that expired, also behind halts, and return their count."""
+    values = {"now": now, "nothing_before": nothing_before, "noted_since": now, "limit": limit}
+    taken = [_read(row) for row in fetch(_TAKE_EXPIRED, values)]
+    _close_what_needs_no_push(taken, now=now)
+    return len(taken)
 
 
 def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
@@ -193,10 +222,14 @@ def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, 
 def _take_due(
     budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO
 ) -> list[Claim]:
-    """Lock the due heads of some of these queues, of each as many as its capacity."""
-    # The order is random, because the first ones are taken. With a limit of one it is fixed, so that the notification
-    # at fault is found again and can be postponed.
-    queue_ids = sorted(budgets) if limit == 1 else random.sample(sorted(budgets), len(budgets))
+    """Lock the due heads of some of these queues, of each as many as its capacity.
+
+    The order is random, because the first ones are taken. With a limit of one it is fixed, so that the notification at
+    fault is found again and can be postponed.
+    """
+    queue_ids = sorted(queue_id for queue_id, capacity in budgets.items() if capacity)
+    if limit > 1:
+        random.shuffle(queue_ids)
     rows = fetch(
         _TAKE_DUE,
         {
@@ -218,8 +251,18 @@ def _read(row: Sequence[Any]) -> Claim:
     return Claim(**fields, channel=channel, address=b"")
 
 
+def _write_lost(ids: Sequence[int], *, now: datetime) -> None:
+    """Make the pushes of dead workers ambiguous. They may have left."""
+    if ids:
+        write(_WRITE_LOST, {"ids": ids, "now": now})
+        count(LEFT_BEHIND, {("pushes",): len(ids)})
+
+
 def _close_what_needs_no_push(taken: Sequence[Claim], *, now: datetime) -> list[Claim]:
-    """Close notifications that expired or have no address any more, and return the others."""
+    """Close notifications that expired or have no address any more, and return the others. The attempts of dead workers
+    are written before.
+    """
+    _write_lost([due.notification_id for due in taken if due.is_lost], now=now)
     _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
     _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
     active = [due for due in taken if due.route_state == Route.State.ACTIVE]
@@ -244,6 +287,7 @@ class _Sorting:
         self._limits = limits
         self._moved: dict[int, int] = {}
         self._unreadable: list[int] = []
+        self.probed_count = 0  # of the notifications that were taken as possible probes
         self.new_queues: set[QueueKey] = set()
 
     @property
@@ -308,21 +352,28 @@ def _probes(sorting: _Sorting, limit: int) -> Iterator[Claim]:
     A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
     """
     for halt in sorting.known.halts:
-        if halt.may_be_probed(sorting.now):
-            covered = [row for row in sorting.known.rows.values() if halt.covers(row.key)]
-            covering = sorting.known.covering
-            probed = [row for row in covered if all(h.may_be_probed(sorting.now) for h in covering(row.key))]
-            for is_proven in (True, False):
-                ids = [row.id for row in probed if row.key.is_proven == is_proven]
-                if probe := _probe(sorting, ids, limit):
-                    yield probe
-                    break
+        # Others than possible probes get the other half, so that a halt that cannot be probed stops no open queue.
+        probes = (
+            _probe(sorting, ids, (limit - sorting.probed_count + 1) // 2)
+            for ids in _probed_queues(halt, sorting.known, sorting.now)
+        )
+        if probe := next(filter(None, probes), None):
+            yield probe
+
+
+def _probed_queues(halt: Halt, known: Queues, now: datetime) -> list[list[int]]:
+    """Return the queues from which a push may probe a halt now: those of proven addresses, then the others."""
+    covered = [row for row in known.rows.values() if halt.covers(row.key)]
+    probed = [row for row in covered if all(each.may_be_probed(now) for each in known.covering(row.key))]
+    by_proof = ([row.id for row in probed if row.key.is_proven == is_proven] for is_proven in (True, False))
+    return [ids for ids in by_proof if ids]
 
 
 def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int) -> Claim | None:
-    if not queue_ids:
+    if not limit:
         return None
     taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=sorting.now)
+    sorting.probed_count += len(taken)
     right = [
         (due, key)
         for due in _close_what_needs_no_push(taken, now=sorting.now)
@@ -362,18 +413,18 @@ def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
 
 def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
     if notification_ids:
-        next_attempt_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-        move(OpenNotification.objects.filter(pk__in=notification_ids), State.RETRYING, next_attempt_at=next_attempt_at)
+        due_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
+        move(OpenNotification.objects.filter(pk__in=notification_ids), State.RETRYING, due_at=due_at)
 
 
 _of = partial(array_value, "%(ids)b::bigint[]", "n.id")
 _CLAIM: LiteralString = f"""
     UPDATE notifications_opennotification AS n
-    SET state = '{State.IN_FLIGHT}', lease_until = %(lease_until)s, attempt_count = n.attempt_count + 1,
-        next_attempt_at = NULL, attempt_id = nextval('notifications_endedattempt_id_seq'), claimed_at = %(now)s,
+    SET state = '{State.IN_FLIGHT}', due_at = %(lease_until)s, attempt_count = n.attempt_count + 1,
+        attempt_id = nextval('notifications_endedattempt_id_seq'), claimed_at = %(now)s,
         gateway = {_of("gateways", "text")}, token_type = {_of("token_types", "smallint")},
         app_topic = {_of("app_topics", "text")}, is_probe = {_of("probes", "boolean")}, late_code = ''
-    WHERE n.id = ANY (%(ids)b::bigint[]) AND {WAITS}
+    WHERE n.id = ANY (%(ids)b::bigint[])
     RETURNING n.id, n.attempt_id
 """
 

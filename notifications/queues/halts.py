@@ -28,7 +28,6 @@ from notifications.gateways import registry
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt, Notification
-from notifications.queues.queues import QUEUED
 from notifications.rules.policy import GATEWAY_FAILED
 from registrations.token_types import platform_of
 
@@ -101,12 +100,12 @@ def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
 
 # Only pushes that were sent before have pauses, so the rows that wait for their first attempt are not read.
 _BRING_FORWARD = f"""
-    UPDATE notifications_opennotification SET next_attempt_at = %(now)s
+    UPDATE notifications_opennotification SET due_at = %(now)s
     WHERE id = ANY (ARRAY(
         SELECT waiting.id FROM notifications_queue AS queue CROSS JOIN LATERAL (
             SELECT id FROM notifications_opennotification
-            WHERE queue_id = queue.id AND {QUEUED} AND state = '{Notification.State.AMBIGUOUS}'
-                AND next_attempt_at > %(now)s + interval '{SOON_SECONDS} seconds'
+            WHERE queue_id = queue.id AND state = '{Notification.State.AMBIGUOUS}'
+                AND due_at > %(now)s + interval '{SOON_SECONDS} seconds'
             FOR UPDATE SKIP LOCKED
         ) AS waiting
         WHERE queue.token_type = %(token_type)s AND queue.app_topic = %(app_topic)s

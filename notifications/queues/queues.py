@@ -9,7 +9,6 @@ Each row carries the id of its queue. The process that stores the row takes the 
 claim moves a row whose id is not right any more, or that was never sorted (0, a queue that is always open).
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -19,14 +18,11 @@ from typing import LiteralString, NamedTuple
 
 from django.db.models import QuerySet
 
-from kit.batches.batch import LONG_AGO
 from kit.db.base import Rows
-from kit.db.partitions import day_of
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue
 from notifications.rules.deadlines import HAS_EXPIRED
-from notifications.rules.transitions import ending
 
 UNSORTED = 0
 # The last success of an app is written at most this often. No reader needs it more exactly, and every worker writes it.
@@ -34,18 +30,11 @@ SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 # As often, the last delivery of a gateway on a platform. It is shorter than the pause between two attempts.
 DELIVERY_NOTED_EVERY = timedelta(seconds=5)
 State = Notification.State
-# The states of waiting notifications. They are not parameters, so that PostgreSQL recognises the partial indexes.
-WAITS: LiteralString = f"state IN ('{State.PENDING}', '{State.RETRYING}', '{State.AMBIGUOUS}')"
-# Both indexes of waiting notifications (by queue, by expiry) have a condition that is always true. Only the statements
-# of that index repeat the condition, so PostgreSQL cannot use another index and sort. It would do so while its
-# statistics are from a time with hardly any waiting rows.
-QUEUED: LiteralString = f"{WAITS} AND queue_id >= 0"
-EXPIRING: LiteralString = f"{WAITS} AND expires_at > '2000-01-01T00:00:00+00:00'"
+WAITS: LiteralString = f"state <> '{State.IN_FLIGHT}'"
 # The first attempt is due at once, even where this process's clock is up to 5 seconds behind that of the accepting
-# worker. Any other notification is due at its `next_attempt_at`.
-DUE: LiteralString = f"""{QUEUED}
-        AND next_attempt_at <= %(now)s + interval '5 seconds' AND next_attempt_at >= %(nothing_before)s
-        AND (state = '{State.PENDING}' AND NOT is_wake_up OR next_attempt_at <= %(now)s)"""
+# worker. Any other notification is due at its `due_at`. One in flight that is due was claimed by a worker that died.
+DUE: LiteralString = f"""due_at <= %(now)s + interval '5 seconds' AND due_at >= %(nothing_before)s
+        AND (state = '{State.PENDING}' AND NOT is_wake_up OR due_at <= %(now)s)"""
 # The condition that a halt covers a queue, in SQL. `Halt.covers` is the same in Python.
 COVERS: LiteralString = f"""halt.ended_at IS NULL AND (halt.kind = '{Halt.Kind.DRAINED}'
         OR halt.kind = '{Halt.Kind.UNREACHABLE}' AND halt.gateway = queue.gateway
@@ -64,7 +53,7 @@ OPEN_QUEUES: LiteralString = f"""
 IS_DUE: LiteralString = f"""
     SELECT FROM ({OPEN_QUEUES}) AS open CROSS JOIN LATERAL (
         SELECT FROM notifications_opennotification
-        WHERE queue_id = open.id AND {DUE} ORDER BY next_attempt_at LIMIT 1
+        WHERE queue_id = open.id AND {DUE} ORDER BY due_at LIMIT 1
     ) AS first
     UNION ALL SELECT FROM notifications_halt WHERE next_probe_at <= %(now)s AND ended_at IS NULL
 """
@@ -72,11 +61,10 @@ IS_DUE: LiteralString = f"""
 
 # Halted queues are included: their notifications are due when the halt ends.
 OLDEST_DUE: LiteralString = f"""
-    SELECT min(next_attempt_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
+    SELECT min(due_at) FROM (SELECT {UNSORTED} AS id UNION ALL SELECT id FROM notifications_queue) AS queue
     CROSS JOIN LATERAL (
-        SELECT next_attempt_at FROM notifications_opennotification
-        WHERE queue_id = queue.id AND {QUEUED} AND next_attempt_at >= %(nothing_before)s AND next_attempt_at <= %(now)s
-        ORDER BY next_attempt_at LIMIT 1
+        SELECT due_at FROM notifications_opennotification
+        WHERE queue_id = queue.id AND due_at >= %(nothing_before)s AND due_at <= %(now)s ORDER BY due_at LIMIT 1
     ) AS first
 """
 
@@ -240,33 +228,13 @@ def note_delivery(keys: Iterable[QueueKey], known: Queues, *, now: datetime) -> 
         Queue.objects.filter(pk__in=free.values("pk")).update(delivered_at=now)
 
 
-_CLOSE_EXPIRED: LiteralString = ending(
-    "n.id = ANY (ARRAY(SELECT id FROM expired))",
-    f"CASE WHEN ambiguous_count > 0 THEN '{State.UNCONFIRMED}' ELSE '{State.EXPIRED}' END",
-    first=f"""
-        expired AS (
-            SELECT id FROM notifications_opennotification
-            WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
-            ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ),
-    """,
-)
+# The end of a push that a worker is sending is left to that worker while its lease lasts.
 EXPIRED: LiteralString = f"""
-    SELECT FROM (
-        SELECT expires_at FROM notifications_opennotification
-        WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED} ORDER BY expires_at LIMIT 1
-    ) AS first
+    FROM notifications_opennotification
+    WHERE expires_at >= %(nothing_before)s AND {HAS_EXPIRED} AND ({WAITS} OR due_at <= %(now)s)
 """
+IS_EXPIRED: LiteralString = f"SELECT FROM (SELECT expires_at {EXPIRED} ORDER BY expires_at LIMIT 1) AS first"
 OLDEST_EXPIRY: LiteralString = f"""
     SELECT min(expires_at) FROM notifications_opennotification
-    WHERE {EXPIRING} AND expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
+    WHERE expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
 """
-
-
-def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> Counter[str]:
-    """Close waiting notifications that expired, also behind halts, and return their counts by state.
-
-    An expired push that may have been sent is unconfirmed.
-    """
-    values = {"limit": limit, "now": now, "today": day_of(now), "nothing_before": nothing_before}
-    return Counter(state for (state,) in fetch(_CLOSE_EXPIRED, values))

@@ -115,11 +115,11 @@ def test_a_period_that_is_none_finds_nothing(admin_client: Client, path: str, be
 
 def test_stuck_notifications_were_due_a_minute_ago_or_lost_their_worker(admin_client: Client) -> None:
     now, late = timezone.now(), timezone.now() - timedelta(minutes=2)
-    due = make_notification(next_attempt_at=late)
-    lost = make_notification(state=State.IN_FLIGHT, next_attempt_at=None, lease_until=late)
-    make_notification(next_attempt_at=now)
-    make_notification(state=State.IN_FLIGHT, next_attempt_at=None, lease_until=now)
-    make_notification(state=State.RETRYING, next_attempt_at=now + timedelta(minutes=5))
+    due = make_notification(due_at=late)
+    lost = make_notification(state=State.IN_FLIGHT, due_at=late)
+    make_notification(due_at=now)
+    make_notification(state=State.IN_FLIGHT, due_at=now)
+    make_notification(state=State.RETRYING, due_at=now + timedelta(minutes=5))
     assert rows(admin_client, NOTIFICATIONS, "progress=stuck") == {str(due.pk), str(lost.pk)}
 
 

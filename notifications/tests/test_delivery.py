@@ -11,12 +11,13 @@ from django.db import OperationalError, transaction
 
 from kit.db.partitions import UNDER_WAY
 from notifications.delivery import settling
-from notifications.delivery.recording import FINISHED_BY, take_up_lost
+from notifications.delivery.recording import FINISHED_BY
 from notifications.gateways.registry import gateway_for
 from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification, OpenRequest
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
+from notifications.queues.claim import close_expired
 from notifications.rules.reports import MISSING
 from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
@@ -28,7 +29,6 @@ from tests.rig.delivering import (
     DeliveryProcess,
     RecordingGateway,
     claimed,
-    due_ids,
     fresh,
     make_due,
     make_due_to_app,
@@ -39,7 +39,7 @@ from tests.rig.delivering import (
     settle,
     take,
 )
-from tests.rig.rows import end_open, make_notification, make_registration, make_request, make_route
+from tests.rig.rows import end_open, make_halt, make_notification, make_registration, make_request, make_route
 from tests.rig.statements import at_once, other_session
 
 State = Notification.State
@@ -62,18 +62,18 @@ def test_the_result_of_the_gateway_decides_the_state(outcome, state):
     notification = make_due(message=b"")
     assert send(notification, gateway=RecordingGateway(outcome)) == {notification.request_id}
     row, attempt = fresh(notification), Attempt.objects.get()
-    assert (row.state, row.attempt_count, row.lease_until) == (state, 1, None)
+    assert (row.state, row.attempt_count) == (state, 1)
     assert (attempt.number, attempt.gateway, attempt.outcome) == (1, "gorush", outcome)
     assert (attempt.code, attempt.latency_ms) == ("code", 7)
     is_over = State(row.state).is_terminal
     assert (row.chat_id is None, row.message is None, row.finished_at is not None) == (is_over,) * 3
-    assert (row.next_attempt_at is None) == is_over
+    assert (row.due_at is None) == is_over
     assert row.ended_on == (row.finished_at.date() if is_over else UNDER_WAY)
 
 
 def test_a_first_attempt_does_not_wait_for_a_clock_that_is_behind():
-    pending = make_due(next_attempt_at=NOW + timedelta(seconds=1))
-    retrying = make_due(state=State.RETRYING, next_attempt_at=NOW + timedelta(seconds=1))
+    pending = make_due(due_at=NOW + timedelta(seconds=1))
+    retrying = make_due(state=State.RETRYING, due_at=NOW + timedelta(seconds=1))
     assert [held.notification_id for held in claimed(pending, retrying)] == [pending.pk]
 
 
@@ -146,7 +146,7 @@ def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_ot
     assert fresh(other).state == State.DELIVERED
     row = fresh(lost)
     assert (row.state, row.attempt_count, bytes(row.message)) == (State.RETRYING, 0, b"m")
-    assert claimed(lost, now=row.next_attempt_at - timedelta(seconds=1)) == []
+    assert claimed(lost, now=row.due_at - timedelta(seconds=1)) == []
 
 
 # Routes ---------------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_the_first_retry_comes_in_its_time(result, earliest, latest):
     notification = make_due(route=make_registration(route=make_route(last_success_at=LONG_AGO)).route)
     [held] = claimed(notification)
     record([(held, result)], now=NOW)
-    wait = (fresh(notification).next_attempt_at - NOW).total_seconds()
+    wait = (fresh(notification).due_at - NOW).total_seconds()
     assert earliest <= wait <= latest
 
 
@@ -236,8 +236,8 @@ def test_a_push_ends_with_its_time_to_live_and_not_before(result, end):
     notification = make_due(expires_at=NOW + timedelta(seconds=299))
     [held] = claimed(notification)
     record([(held, result)], now=NOW)
-    assert queues.close_expired(limit=10, now=NOW + timedelta(seconds=298)) == {}
-    assert queues.close_expired(limit=10, now=NOW + timedelta(seconds=299)) == {end: 1}
+    assert close_expired(limit=10, now=NOW + timedelta(seconds=298)) == 0
+    assert close_expired(limit=10, now=NOW + timedelta(seconds=299)) == 1
     assert (fresh(notification).state, fresh(notification).message) == (end, None)
 
 
@@ -254,7 +254,7 @@ def test_a_certain_result_ends_an_ambiguous_push():
     answers = iter([Outcome.AMBIGUOUS, Outcome.AMBIGUOUS, Outcome.DELIVERED])
     gateway = RecordingGateway(lambda _: Result(next(answers)))
     for _ in range(4):
-        OpenNotification.objects.filter(next_attempt_at__isnull=False).update(next_attempt_at=LONG_AGO)
+        OpenNotification.objects.update(due_at=LONG_AGO)
         send(notification, gateway=gateway)
     assert (fresh(notification).state, len(gateway.pushes)) == (State.DELIVERED, 3)
 
@@ -266,7 +266,7 @@ def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisa
     queues.note_delivery([key], queues.load(), now=now)
     [held] = claimed(notification, now=now + timedelta(seconds=1))
     record([(replace(held, is_probe=is_probe), Result(Outcome.CONFIG, code))], now=now + timedelta(seconds=2))
-    OpenNotification.objects.filter(pk=notification.pk, state=State.RETRYING).update(next_attempt_at=LONG_AGO)
+    OpenNotification.objects.filter(pk=notification.pk, state=State.RETRYING).update(due_at=LONG_AGO)
     return held
 
 
@@ -296,7 +296,6 @@ def test_the_late_failure_of_an_attempt_that_was_lost_does_not_end_the_push():
     for minutes in range(7):
         fail(notification, now=NOW + timedelta(minutes=minutes))
     [lost] = claimed(notification, now=NOW + timedelta(minutes=7))
-    take_up_lost(now=NOW + timedelta(minutes=7) + LEASE, limit=10)
     [current] = claimed(notification, now=NOW + timedelta(minutes=10))
     queues.note_delivery([QueueKey("gorush", 1, None, is_proven=False)], queues.load(), now=NOW + timedelta(minutes=10))
     record([(lost, Result(Outcome.CONFIG))], now=NOW + timedelta(minutes=11))
@@ -329,8 +328,8 @@ def test_the_pushes_of_a_removed_gateway_wait_for_it():
 
 
 def test_claims_no_more_than_the_limit_and_the_oldest_first():
-    _later = make_due(state=State.RETRYING, next_attempt_at=NOW)
-    sooner = make_due(state=State.RETRYING, next_attempt_at=NOW - timedelta(hours=1))
+    _later = make_due(state=State.RETRYING, due_at=NOW)
+    sooner = make_due(state=State.RETRYING, due_at=NOW - timedelta(hours=1))
     assert [held.notification_id for held in take(limit=1)] == [sooner.pk]
 
 
@@ -338,7 +337,7 @@ def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
     prove(ChannelKey(1, APP), ChannelKey(2, ""))
     queues.create([QueueKey("gorush", 1, None, is_proven=False)])
     for number in range(12):
-        make_due_to_app(f"made.up.{number}", next_attempt_at=LONG_AGO - timedelta(hours=1))
+        make_due_to_app(f"made.up.{number}", due_at=LONG_AGO - timedelta(hours=1))
     others = {make_due_to_app().pk, make_due().pk}
     limits = ConcurrencyLimits(3)
     assert len(take(limit=8, limits=limits)) == 3
@@ -374,30 +373,52 @@ def test_results_do_not_wait_for_the_row_of_their_app():
 
 def test_the_pushes_of_a_killed_worker_are_ambiguous():
     notification = make_due()
+    [lost] = claimed(notification)
+    assert take(now=NOW + LEASE - timedelta(seconds=1)) == []
+    [again] = take(now=NOW + LEASE)
+    row, attempt = fresh(notification), Attempt.objects.exclude(outcome=None).get()
+    assert (row.state, row.ambiguous_count, row.due_at) == (State.IN_FLIGHT, 1, NOW + 2 * LEASE)
+    assert (attempt.pk, attempt.outcome, attempt.code) == (lost.attempt_id, "ambiguous", "worker_lost")
+    assert (again.attempt_number, again.ambiguous_count, again.collapse_id) == (2, 1, lost.collapse_id)
+
+
+def test_the_push_of_a_killed_worker_waits_behind_a_halt_and_is_closed_there_when_it_expires():
+    prove(ChannelKey(1, APP))
+    notification = make_due_to_app(expires_at=NOW + 2 * LEASE)
     claimed(notification)
-    assert take_up_lost(now=NOW + LEASE - timedelta(seconds=1), limit=10) == 0
-    assert take_up_lost(now=NOW + LEASE, limit=10) == 1
-    row, attempt = fresh(notification), Attempt.objects.get()
-    assert (row.state, row.ambiguous_count, row.lease_until) == (State.AMBIGUOUS, 1, None)
-    assert (attempt.outcome, attempt.code) == ("ambiguous", "worker_lost")
-    assert due_ids(now=NOW + LEASE) == [notification.pk]
+    make_halt("paused", ChannelKey(1, APP))
+    for seconds, state in ((0, State.IN_FLIGHT), (LEASE.total_seconds(), State.UNCONFIRMED)):
+        now = NOW + LEASE + timedelta(seconds=seconds)
+        close_expired(limit=10, now=now)
+        assert take(now=now) == []
+        assert fresh(notification).state == state
+    row = fresh(notification)
+    assert (row.message, row.ambiguous_count, Attempt.objects.get().code) == (None, 1, "worker_lost")
 
 
 def test_a_late_success_counts_although_the_lease_was_lost():
     notification = make_due()
     [held] = claimed(notification)
-    take_up_lost(now=NOW + LEASE, limit=10)
+    [again] = claimed(notification, now=NOW + LEASE)
     record([(held, Result(Outcome.DELIVERED))], now=NOW + LEASE)
     assert fresh(notification).state == State.DELIVERED
-    assert claimed(notification, now=NOW + LEASE) == []
     assert Attempt.objects.get().outcome == "delivered"
+    record([(again, Result(Outcome.TRANSIENT))], now=NOW + LEASE)
+    assert fresh(notification).state == State.DELIVERED
+    assert list(Attempt.objects.order_by("number").values_list("outcome", flat=True)) == ["delivered", "transient"]
+
+
+def test_a_late_result_counts_while_nobody_has_noticed_that_the_lease_ended():
+    notification = make_due()
+    [held] = claimed(notification)
+    record([(held, Result(Outcome.TRANSIENT))], now=NOW + 2 * LEASE)
+    assert (fresh(notification).state, fresh(notification).ambiguous_count) == (State.RETRYING, 0)
 
 
 @pytest.mark.parametrize("late", [Outcome.TRANSIENT, Outcome.CONFIG, Outcome.AMBIGUOUS, Outcome.PAYLOAD])
 def test_a_late_failure_does_not_touch_the_attempt_that_is_under_way(late):
     notification = make_due(expires_at=NOW + LEASE + timedelta(milliseconds=1))
     [lost] = claimed(notification)
-    take_up_lost(now=NOW + LEASE, limit=10)
     [current] = claimed(notification, now=NOW + LEASE)
     record([(lost, Result(late))], now=NOW + LEASE)
     row = fresh(notification)

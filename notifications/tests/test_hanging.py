@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from kit.batches.worker import Worker
 from kit.http import MAX_CONNECTIONS
-from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
@@ -24,6 +23,7 @@ from tests.rig.delivering import (
     make_due,
     make_due_to_app,
     prove,
+    take,
 )
 from tests.rig.rows import make_registration, make_route
 from tests.rig.statements import other_session
@@ -123,7 +123,7 @@ def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_record
     deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
     assert states(bad) == [State.IN_FLIGHT]
     assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
-    assert take_up_lost(now=timezone.now() + LEASE, limit=10) == 1
+    assert [held.notification_id for held in take(now=timezone.now() + LEASE)] == [bad.pk]
 
 
 def test_a_batch_that_fails_half_way_releases_the_capacity_of_its_claims_and_sends_none(gateway, deliverer):

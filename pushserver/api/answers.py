@@ -89,6 +89,7 @@ class NotificationAnswer(serializers.ModelSerializer[Notification]):
     key_hash = HexField(source="public_key_hash")
     message_id = HexField(source="request.message_id", help_text="Of the Status message.")
     type = serializers.IntegerField(help_text="As sent: an open enum of 32 bits.")
+    next_attempt_at = serializers.DateTimeField(allow_null=True)
 
     class Meta:
         model = Notification

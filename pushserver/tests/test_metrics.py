@@ -72,8 +72,8 @@ def test_the_token_opens_the_page_for_reading_and_nothing_else_does(client, sett
 def test_metrics_report_the_backlog_and_its_age(reported):
     now = timezone.now()
     make_notification(at=now - timedelta(seconds=90))
-    make_notification(state=Notification.State.RETRYING, next_attempt_at=now + timedelta(hours=1))
-    make_notification(state=Notification.State.DELIVERED, next_attempt_at=None)
+    make_notification(state=Notification.State.RETRYING, due_at=now + timedelta(hours=1))
+    make_notification(state=Notification.State.DELIVERED)
     make_channel((1, "app"))
     make_halt("tripped", (1, "app"))
 

@@ -148,7 +148,7 @@ def test_a_push_that_waits_for_capacity_or_for_gorush_is_measured_when_it_leaves
     process.process_until(lambda: not process.delivery.sends.under_way)
     assert not Attempt.objects.exclude(began_at=None, waited_ms=None).exists()
     with serve(Gorush) as server:
-        OpenNotification.objects.update(next_attempt_at=timezone.now())
+        OpenNotification.objects.update(due_at=timezone.now())
         process = pushing_to(settings, server.server_port)
         process.process_until(lambda: Notification.objects.filter(state="delivered").exists())
 

@@ -53,7 +53,7 @@ def disabled(reason: str = "operator") -> Route:
 
 def make_waiting() -> Notification:
     later = timezone.now() + timedelta(hours=1)
-    return rows.make_notification(state="retrying", next_attempt_at=later, route=rows.make_registration().route)
+    return rows.make_notification(state="retrying", due_at=later, route=rows.make_registration().route)
 
 
 def make_user() -> Registration:
@@ -120,7 +120,7 @@ def has_none(model: type[Model]) -> Callable[[], bool]:
 
 
 def is_due() -> bool:
-    return Notification.objects.get().next_attempt_at <= timezone.now()
+    return Notification.objects.get().due_at <= timezone.now()
 
 
 def is_removed() -> bool:

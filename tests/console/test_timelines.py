@@ -216,16 +216,16 @@ LATER, OPEN = timezone.now() + timedelta(hours=1), {"finished_at": None}
         ({"state": "coalesced"}, "Not sent by itself. Merged into another push to the same address: more than", ""),
         ({"state": "unconfirmed"}, "Perhaps delivered. It may have arrived.", ""),
         (
-            {"state": "retrying", "next_attempt_at": LATER} | OPEN,
+            {"state": "retrying", "due_at": LATER} | OPEN,
             "Not delivered yet: 1 attempt failed, the last with unreachable. The next attempt is due at 20",
             "It expires at",
         ),
         (
-            {"state": "in_flight", "lease_until": LATER} | OPEN,
+            {"state": "in_flight", "due_at": LATER} | OPEN,
             "unreachable. A worker is sending it.",
             "A worker is sending it",
         ),
-        ({"state": "pending", "route": None, "next_attempt_at": LATER} | OPEN, "", "Its recipient unregistered"),
+        ({"state": "pending", "route": None, "due_at": LATER} | OPEN, "", "Its recipient unregistered"),
     ],
 )
 def test_the_first_line_shows_the_reason_and_the_timeline_the_next_step(
@@ -237,7 +237,7 @@ def test_the_first_line_shows_the_reason_and_the_timeline_the_next_step(
 
 
 def test_no_attempt_is_announced_after_the_expiry(admin_client: Client) -> None:
-    notification = make_story(state="retrying", next_attempt_at=LATER, expires_at=LATER, **OPEN)
+    notification = make_story(state="retrying", due_at=LATER, expires_at=LATER, **OPEN)
     text = timeline(admin_client, notification)
     assert "No attempt is due before it expires. It expires at" in text
     assert "The next attempt is due" not in text
@@ -325,7 +325,7 @@ def staffed(row: Model, message: str, *, minutes: float) -> None:
 
 
 def test_a_timeline_and_its_first_line_show_the_halts_that_delay_a_push(admin_client: Client) -> None:
-    notification = make_story(state="retrying", next_attempt_at=timezone.now(), **OPEN)
+    notification = make_story(state="retrying", due_at=timezone.now(), **OPEN)
     rows.make_channel(GOOGLE)
     rows.make_halt("paused", GOOGLE, reason="new key")
     rows.make_halt("tripped", GOOGLE, reason="41 of 50 refused")
@@ -448,7 +448,7 @@ def test_staff_actions_stand_in_the_timeline_with_who_and_why_and_those_on_other
     OpenNotification.objects.filter(pk=disabled.pk).update(
         public_key_hash=registration.public_key_hash, installation_id=registration.installation_id
     )
-    OpenNotification.objects.filter(pk=dropped.pk).update(next_attempt_at=timezone.now() + timedelta(hours=1))
+    OpenNotification.objects.filter(pk=dropped.pk).update(due_at=timezone.now() + timedelta(hours=1))
     note(User.objects.create_user("ann"), rows.make_notification(), "Dropped 1 notification. Why: another")
     operator = staff("operator")
     operate(operator, dropped, "now", "gorush is back")

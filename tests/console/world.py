@@ -72,9 +72,8 @@ def _make_push_in(state: str, number: int, now: datetime) -> None:
     is_open = not Notification.State(state).is_terminal
     outcome, code, report = ENDS.get(state, ("", "", None if is_open else "success"))
     key = bytes([number + 7]) * 64 if number % 4 else HEROINE
-    ends: dict[str, Any] = {"finished_at": None, "next_attempt_at": now + timedelta(minutes=2)} if is_open else {}
-    if state == "in_flight":
-        ends["lease_until"] = now + timedelta(seconds=40)
+    due_at = now + timedelta(seconds=40 if state == "in_flight" else 120)
+    ends: dict[str, Any] = {"finished_at": None, "due_at": due_at} if is_open else {}
     ago = timedelta(minutes=6 + 7 * number)
     notification = rows.make_delivered(key, ago=ago, state=state, report=report, type=1 + number % 2, **ends)
     if outcome:

@@ -210,7 +210,7 @@ def _expiry() -> datetime:
 
 
 def _next_at() -> datetime | None:
-    next_at = Notification.objects.latest("pk").next_attempt_at
+    next_at = Notification.objects.latest("pk").due_at
     return min(next_at, _expiry()) if next_at else None
 
 

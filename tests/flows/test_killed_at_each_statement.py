@@ -103,7 +103,7 @@ def check_push(mortal: Mortal, *, kills: int) -> None:
     notification = Notification.objects.get()
     outcomes = Counter(Attempt.objects.values_list("outcome", "code"))
     assert (notification.state, notification.report) == ("delivered", "success")
-    assert (notification.message, notification.lease_until, notification.next_attempt_at) == (None, None, None)
+    assert (notification.message, notification.due_at) == (None, None)
     assert 1 <= len(pushes) <= 1 + kills
     assert set(pushes) == {bytes(notification.collapse_id).hex()}
     # Each push had an attempt, each attempt has ended, and the one that was lost in the crash counts as ambiguous.
@@ -129,9 +129,7 @@ def check_answer(mortal: Mortal) -> None:
 
 def hand_over() -> None:
     """Let time pass: another worker may claim the killed worker's rows, and its replies are due."""
-    fetch(
-        "UPDATE notifications_opennotification SET lease_until = now() - interval '1 second' WHERE state = 'in_flight'"
-    )
+    fetch("UPDATE notifications_opennotification SET due_at = now() - interval '1 second' WHERE state = 'in_flight'")
     fetch("UPDATE notifications_openrequest SET reply_due_at = now() - interval '1 second'")
     fetch("UPDATE waku_bridge_openreply SET due_at = now() WHERE state = 'pending'")
 

@@ -59,7 +59,7 @@ def _pages_of(sql: str, values: Mapping[str, object] | None) -> int:
 
 def pages_counted(*, nothing_before: datetime) -> list[int]:
     """Return the number of pages that each gauge reads, and those for the count of a queue."""
-    steps = ("Due", "Inbox", "OverdueReplies", "Lost", "Overdue")
+    steps = ("Due", "Inbox", "OverdueReplies", "Overdue")
     saved = [StepMark(step=step, nothing_before=nothing_before) for step in steps]
     StepMark.objects.bulk_create(saved, update_conflicts=True, unique_fields=["step"], update_fields=["nothing_before"])
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}
@@ -70,9 +70,9 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
     with connection.cursor() as cursor:
         cursor.execute("VACUUM notifications_queue, batches_stepmark")  # without rows of other tests
     hour_ago = timezone.now() - timedelta(hours=1)
-    notification = make_due(state=Notification.State.IN_FLIGHT, lease_until=hour_ago, dedup_key=None)
-    make_due(next_attempt_at=hour_ago, expires_at=hour_ago, dedup_key=None)
-    make_due(next_attempt_at=hour_ago, expires_at=timezone.now() + timedelta(days=1), dedup_key=None)
+    notification = make_due(state=Notification.State.IN_FLIGHT, due_at=hour_ago, dedup_key=None)
+    make_due(due_at=hour_ago, expires_at=hour_ago, dedup_key=None)
+    make_due(due_at=hour_ago, expires_at=timezone.now() + timedelta(days=1), dedup_key=None)
     OpenRequest.objects.filter(pk=notification.request_id).update(reply_due_at=hour_ago)
     rows.make_envelope(state=InboundEnvelope.State.RECEIVED, at=hour_ago)
     for state in (OutboundReply.State.PENDING, OutboundReply.State.PUBLISHED):
@@ -93,7 +93,7 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
         read = [pages_read(step, nothing_before=recent) for step in steps]
         before = [pages_read(step, nothing_before=LONG_AGO) for step in steps]
         counted, counted_before = pages_counted(nothing_before=recent), pages_counted(nothing_before=LONG_AGO)
-    assert len(read) == 6
+    assert len(read) == 5
     assert max(read) < 20
     assert min(before) > 100
     assert min(counted_before) > 100

@@ -90,7 +90,7 @@ def cancels(sender: str, number: int) -> list[str]:
 
 def due() -> list[float]:
     """Return in how many seconds each wake-up goes out, in the order in which they came."""
-    rows = Notification.objects.order_by("pk").values_list("next_attempt_at", "created_at")
+    rows = Notification.objects.order_by("pk").values_list("due_at", "created_at")
     return [(at - made).total_seconds() for at, made in rows if at]
 
 

@@ -28,7 +28,6 @@ from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits
 from notifications.queues.claim import Claim, Done, claim
 from notifications.queues.halts import Reach
-from notifications.rules.transitions import DUE
 from tests.rig.rows import make_channel, make_notification, make_registration, make_route
 from waku_bridge.bridge import WakuBridge
 from waku_bridge.node import WakuNode
@@ -190,11 +189,11 @@ def prove(*keys: ChannelKey) -> None:
 @contextmanager
 def only(notifications) -> Iterator[None]:
     """Keep every notification but these from being due while the block runs."""
-    others = OpenNotification.objects.filter(state__in=DUE).exclude(pk__in=[n.pk for n in notifications])
-    held = list(others.filter(next_attempt_at__isnull=False).only("pk", "next_attempt_at"))
-    others.update(next_attempt_at=None)
+    others = OpenNotification.objects.exclude(pk__in=[n.pk for n in notifications])
+    held = list(others.only("pk", "due_at"))
+    others.update(due_at=datetime(2200, 1, 1, tzinfo=UTC))
     yield
-    OpenNotification.objects.bulk_update(held, ["next_attempt_at"])
+    OpenNotification.objects.bulk_update(held, ["due_at"])
 
 
 def send(*notifications, gateway=None, **options) -> set[int]:

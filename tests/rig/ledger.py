@@ -35,8 +35,8 @@ OPEN = """
          + (SELECT count(*) FROM waku_bridge_outboundreply WHERE state = 'pending')
 """
 HURRY = """
-    UPDATE notifications_opennotification SET next_attempt_at = now()
-    WHERE state IN ('retrying', 'ambiguous') AND next_attempt_at > now() + interval '20 seconds' RETURNING id
+    UPDATE notifications_opennotification SET due_at = now()
+    WHERE state IN ('retrying', 'ambiguous') AND due_at > now() + interval '20 seconds' RETURNING id
 """
 # Tables in which something may be stuck, printed when a run does not end.
 TABLES = (

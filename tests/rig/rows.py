@@ -118,7 +118,7 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
         "state": Notification.State.PENDING,
         "dedup_key": secrets.token_bytes(32),
         "collapse_id": secrets.token_bytes(16),
-        "next_attempt_at": at,
+        "due_at": at,
         "expires_at": at + timedelta(days=1),
     },
     UnknownGatewayError: lambda _: {"platform": "ios", "signature": f"something {uuid4()}", "count": 1},
@@ -362,7 +362,7 @@ def make_delivered(key_hash: bytes, *, ago: timedelta = timedelta(minutes=5), **
     reply = {"state": "confirmed", "attempt_count": 1, "node": "http://node.test:8645", "payload": None}
     make_reply(envelope_hash=request.source_key, **reply | times)
     user = {"public_key_hash": key_hash, "installation_id": registration.installation_id, "route": registration.route}
-    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 4), "next_attempt_at": None}
+    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 4)}
     notification = make_notification(request=request, **user | {"at": request.received_at} | end | fields)
     for number, (outcome, code, seconds) in enumerate([("transient", "unreachable", 0.1), ("delivered", "", 3.9)], 1):
         facts = {"outcome": outcome, "code": code, "latency_ms": 100, "started_at": _after(at, seconds)}

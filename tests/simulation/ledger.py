@@ -1,6 +1,6 @@
 """Ledger of a simulated run, which checks after every step that the invariants hold, whatever failed in it.
 
-* Nothing is lost: an accepted notification is due, under way with a lease, or at its end; an answered request has its
+* Nothing is lost: an accepted notification has a due time, or is at its end; an answered request has its
   reply.
 * A push is repeated only with the same collapse id, and never after it was recorded as delivered.
 * Replies are truthful, and a repeat has the same content.
@@ -35,8 +35,8 @@ REPORTED = {"delivered": "success", "dead_token": "not_registered"}
 SNAPSHOT = """
     SELECT json_build_object(
         'notifications', (SELECT json_agg(json_build_array(
-            n.id, n.request_id, n.state, n.report, n.attempt_count, n.ambiguous_count, n.next_attempt_at IS NOT NULL,
-            n.lease_until IS NOT NULL, n.message IS NOT NULL, encode(n.dedup_key, 'hex'),
+            n.id, n.request_id, n.state, n.report, n.attempt_count, n.ambiguous_count, n.due_at IS NOT NULL,
+            n.message IS NOT NULL, encode(n.dedup_key, 'hex'),
             (SELECT count(*) FROM notifications_attempt WHERE notification_id = n.id),
             n.route_id, n.installation_id
         ) ORDER BY n.id) FROM notifications_notification AS n),
@@ -73,8 +73,7 @@ class Row(NamedTuple):
     report: str | None
     attempt_count: int
     ambiguous_count: int
-    is_scheduled: bool
-    is_leased: bool
+    is_due: bool
     has_message: bool
     dedup_key: str | None
     attempts: int
@@ -237,8 +236,7 @@ class Ledger:
 
     def _check_row(self, row: Row) -> None:
         is_terminal = Notification.State(row.state).is_terminal
-        _hold(row.is_scheduled == (row.state in DUE), f"{row.state}, scheduled: {row.is_scheduled}")
-        _hold(row.is_leased == (row.state == "in_flight"), f"{row.state}, leased: {row.is_leased}")
+        _hold(row.is_due != is_terminal, f"{row.state}, has a due time: {row.is_due}")
         _hold(not (is_terminal and row.has_message), "an ended notification keeps its payload")
         _hold(row.attempt_count == row.attempts, "an attempt is not counted, or counted twice")
 

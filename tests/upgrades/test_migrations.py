@@ -52,6 +52,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0013_attempts_with_results"): POSTPONED,
     ("notifications", "0014_one_table_of_halts"): POSTPONED,
     ("notifications", "0015_reports_in_requests"): POSTPONED,
+    ("notifications", "0017_due_times"): POSTPONED,
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
     ("waku_bridge", "0007_open_replies"): POSTPONED,
     ("waku_bridge", "0008_open_envelopes"): POSTPONED,

@@ -44,7 +44,7 @@ def test_waiting_pushes_to_an_expired_installation_are_withdrawn() -> None:
     registration = rows.make_registration(at=LONG_AGO)
     rows.make_notification(
         state="retrying",
-        next_attempt_at=NOW,
+        due_at=NOW,
         route=registration.route,
         public_key_hash=registration.public_key_hash,
         installation_id=registration.installation_id,

@@ -211,7 +211,7 @@ def test_a_push_and_its_retry_are_one_trace(
         service.receive(push2(phone.client))
         deliverer = DeliveryProcess(RecordingGateway(fail_once))
         deliverer.process_backlog()
-        OpenNotification.objects.update(next_attempt_at=timezone.now())
+        OpenNotification.objects.update(due_at=timezone.now())
         deliverer.process_backlog()
         collector.finish()
         [trace] = [spans for spans in collector.traces().values() if spans[0].name == "accept"]

@@ -185,7 +185,7 @@ INSERT INTO notifications_requestdigest (digest, received_at)
 
 CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, report, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
-    next_attempt_at, lease_until, created_at, expires_at, finished_at, is_open) AS
+    due_at, created_at, expires_at, finished_at, is_open) AS
     SELECT n, pg_temp.request(n), (ARRAY[0, 1, 2, 0, 1, 0, 0, 0, 0, 0])[1 + (n - 1) % 10],
     pg_temp.key_hash(pg_temp.person(r)), pg_temp.installation(r),
     (ARRAY[1, 1, 1, 1, 1, 1, 2, 2, 3, 4])[1 + pg_temp.pick(n, 15, 10)],
@@ -194,8 +194,8 @@ CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, 
     CASE WHEN is_open THEN sha512(n::text::bytea) END,
     CASE WHEN is_open THEN sha512(n::text::bytea) || sha512(r::text::bytea) END, false, pg_temp.tries(n),
     CASE state WHEN 'ambiguous' THEN 1 WHEN 'unconfirmed' THEN 2 ELSE 0 END,
-    CASE WHEN is_open AND state <> 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.2 seconds' END,
-    CASE WHEN state = 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.01 seconds' END, at,
+    CASE state WHEN 'in_flight' THEN now() + (pg_temp.chance(n, 16) - 1000) * interval '0.01 seconds'
+    ELSE now() + (pg_temp.chance(n, 16) - 1000) * interval '0.2 seconds' END, at,
     at + interval '1 day', finished_at, is_open
     FROM generate_series(1, pg_temp.notifications()) n,
     LATERAL (SELECT pg_temp.recipient(n) AS r, pg_temp.notification_state(n) AS state,
@@ -206,9 +206,9 @@ CREATE TEMP VIEW made_notifications (id, request_id, position, public_key_hash, 
 
 INSERT INTO notifications_opennotification (id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, state, chat_id, message, payload_dropped, attempt_count, ambiguous_count,
-    next_attempt_at, lease_until, created_at, expires_at, attempt_id, claimed_at, gateway)
+    due_at, created_at, expires_at, attempt_id, claimed_at, gateway)
     SELECT id, request_id, position, public_key_hash, installation_id, type, route_id, route_generation, state,
-    chat_id, message, payload_dropped, attempt_count, ambiguous_count, next_attempt_at, lease_until, created_at,
+    chat_id, message, payload_dropped, attempt_count, ambiguous_count, due_at, created_at,
     expires_at, CASE state WHEN 'in_flight' THEN nextval('notifications_endedattempt_id_seq') END,
     CASE state WHEN 'in_flight' THEN now() END, 'gorush' FROM made_notifications WHERE is_open;
 

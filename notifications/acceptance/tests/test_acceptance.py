@@ -12,7 +12,6 @@ from kit.db.statements import fetch
 from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, dedup_key, withdraw
-from notifications.delivery.recording import take_up_lost
 from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
 from notifications.models import (
     Attempt,
@@ -98,7 +97,7 @@ def test_an_accepted_notification_is_stored_with_its_first_attempt():
     assert waiting_ids(accepted) == [row.request_id]
     assert (row.state, row.report, row.route, row.route_generation) == (State.IN_FLIGHT, None, registration.route, 1)
     assert (bytes(row.chat_id), bytes(row.message)) == (b"chat", b"sealed")
-    assert (row.next_attempt_at, row.lease_until, row.expires_at) == (None, NOW + LEASE, NOW + DAY)
+    assert (row.due_at, row.expires_at) == (NOW + LEASE, NOW + DAY)
     attempt = Attempt.objects.get()
     assert (attempt.notification, attempt.number, attempt.gateway) == (row, 1, registration.route.gateway)
     assert (attempt.started_at, attempt.outcome, row.attempt_count) == (NOW, None, 1)
@@ -117,9 +116,8 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     """One claim goes to the gateway from acceptance. The other is read from the table after its lease ran out."""
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
     [straight] = accept([incoming(push(chat_id=b"chat", type=-(2**31)))], now=NOW).claims
-    take_up_lost(now=NOW + LEASE, limit=10)
     [stored] = take(now=NOW + LEASE)
-    first = {"attempt_number": 1, "ambiguous_count": 0, "attempt_id": straight.attempt_id}
+    first = {"attempt_number": 1, "is_lost": False, "ambiguous_count": 0, "attempt_id": straight.attempt_id}
     assert straight == replace(stored, **first, started_at=NOW, due_at=NOW)
     assert bytes(Notification.objects.get().collapse_id).hex() == straight.collapse_id
     assert (straight.type, straight.public_key_hash) == (-(2**31), ALICE)
@@ -372,7 +370,7 @@ def test_a_waiting_notification_is_withdrawn_with_its_payload_and_no_other(state
     row.refresh_from_db()
     assert others <= set(Notification.objects.filter(state=State.PENDING))
     if state in {State.PENDING, State.RETRYING, State.AMBIGUOUS}:
-        assert (row.state, row.chat_id, row.message, row.next_attempt_at) == (State.WITHDRAWN, None, None, None)
+        assert (row.state, row.chat_id, row.message, row.due_at) == (State.WITHDRAWN, None, None, None)
         assert row.finished_at == NOW
     else:
         assert (row.state, row.message) == (state, None if state.is_terminal else b"m")

@@ -199,7 +199,7 @@ def test_a_flood_of_one_address_stores_as_much_as_may_wait_and_is_answered_with_
     assert reported(ask(*[phone] * 10, limits=ConcurrencyLimits(0))) == [SUCCESS] * 9
     assert Notification.objects.filter(state=State.PENDING).count() == 3
     [ended] = Notification.objects.exclude(state=State.PENDING)
-    assert (ended.state, ended.message, ended.next_attempt_at) == ("coalesced", None, None)
+    assert (ended.state, ended.message, ended.due_at) == ("coalesced", None, None)
 
 
 def test_a_crowd_at_one_address_leaves_all_others_alone(settings):

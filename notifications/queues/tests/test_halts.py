@@ -16,6 +16,7 @@ from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits
+from notifications.queues.claim import close_expired
 from notifications.queues.halts import Reach
 from registrations.models import Route
 from tests.rig.delivering import (
@@ -141,10 +142,10 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
     assert claimed(waiting) == []
-    assert queues.close_expired(limit=10, now=NOW) == {}
-    assert queues.close_expired(limit=10, now=NOW + SECOND) == {"expired": 1}
+    assert close_expired(limit=10, now=NOW) == 0
+    assert close_expired(limit=10, now=NOW + SECOND) == 1
     row = fresh(waiting)
-    assert (row.state, row.finished_at, row.message, row.next_attempt_at) == ("expired", NOW + SECOND, None, None)
+    assert (row.state, row.finished_at, row.message, row.due_at) == ("expired", NOW + SECOND, None, None)
 
 
 # Two halts at once ----------------------------------------------------------------------------------------------------
@@ -202,8 +203,8 @@ def test_a_tripped_app_is_probed_with_one_push_at_a_time():
 
 def test_a_probe_goes_to_a_proven_address_if_one_waits():
     halts.trip(APPLE, reason="", now=NOW)
-    outsider = make_due_to_app(next_attempt_at=LONG_AGO)
-    proven = {make_proven(next_attempt_at=NOW - n * SECOND).pk for n in (1, 2)}
+    outsider = make_due_to_app(due_at=LONG_AGO)
+    proven = {make_proven(due_at=NOW - n * SECOND).pk for n in (1, 2)}
     taken = [held.notification_id for n in (1, 2, 3) for held in take(now=NOW + n * PROBE)]
     assert set(taken[:2]) == proven
     assert taken[2:] == [outsider.pk]
@@ -234,8 +235,8 @@ def test_one_phone_under_many_names_is_one_address_for_probes():
 def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
     """An attacker registers one phone under many names, has pushes sent to it, and then registers made-up tokens."""
     halts.trip(APPLE, reason="", now=NOW)
-    pestering = [make_proven(next_attempt_at=LONG_AGO) for _ in range(20)]
-    phone = make_proven(next_attempt_at=NOW)
+    pestering = [make_proven(due_at=LONG_AGO) for _ in range(20)]
+    phone = make_proven(due_at=NOW)
     take()  # this sorts them into their queue
     Route.objects.filter(pk__in=[row.route_id for row in pestering]).update(address_digest=b"made up")
     [probe] = take(now=NOW + PROBE)
@@ -322,7 +323,7 @@ def test_a_process_that_is_cut_off_halts_nobody_leaves_its_pushes_to_others_and_
     assert {fresh(row).state for row in rows} == {State.DELIVERED}
     late = make_due()
     for seconds in range(6, 60, 6):
-        OpenNotification.objects.filter(pk=late.pk).update(next_attempt_at=now)
+        OpenNotification.objects.filter(pk=late.pk).update(due_at=now)
         cut_off.process_backlog(now=now + seconds * SECOND)
         other.process_backlog(now=now + seconds * SECOND)
     assert (fresh(late).state, kinds(), len(works.pushes)) == (State.DELIVERED, [], 6)

@@ -66,7 +66,7 @@ def fill(queue_id, count):
     routes = [make_registration(route=make_route(token_type=1, app_topic=APP)).route_id for _ in range(3)]
     rows = f"""
         INSERT INTO notifications_opennotification
-            (request_id, position, public_key_hash, installation_id, type, state, route_id, queue_id, next_attempt_at,
+            (request_id, position, public_key_hash, installation_id, type, state, route_id, queue_id, due_at,
              created_at, expires_at, payload_dropped, attempt_count, ambiguous_count, route_generation)
         SELECT %s, 0, '\\x00', '', 1, 'pending', (%s::bigint[])[1 + n %% 3], %s, %s::timestamptz + n * interval '1 ms',
             now(), '2100-01-01', FALSE, 0, 0, 1
@@ -85,7 +85,7 @@ def test_notifications_are_sorted_into_queues_by_app_and_proof():
     rows = [make_due(route=make_registration(route=phone).route), make_due_to_app(), make_due_to_app("made.up")]
     assert len(claimed(*rows)) == 3  # sent at once, also where the queue has no number yet
     assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, None]
-    OpenNotification.objects.update(state="retrying", next_attempt_at=LONG_AGO)
+    OpenNotification.objects.update(state="retrying", due_at=LONG_AGO)
     take(limits=ConcurrencyLimits(0))
     assert [queue_of(row) for row in rows] == [PROVEN, UNPROVEN, SHARED]
 
@@ -146,7 +146,7 @@ def test_two_workers_take_different_rows_of_the_same_queue(transactional_db):
     fill(number_of(UNPROVEN), 20)
     with other_session() as other:
         other.execute(
-            "SELECT FROM notifications_opennotification WHERE queue_id > 0 ORDER BY next_attempt_at LIMIT 5 FOR UPDATE"
+            "SELECT FROM notifications_opennotification WHERE queue_id > 0 ORDER BY due_at LIMIT 5 FOR UPDATE"
         )
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '100ms'")
@@ -166,10 +166,10 @@ def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
         "queue_ids": list(budgets), "budgets": list(budgets.values()),
     })  # fmt: skip
     assert read["notifications_notification"] <= 6  # the head that is looked up, and five
-    assert set(read["indexes"]) <= {"notification_queue", "registrations_route_pkey"}
+    assert set(read["indexes"]) <= {"notification_due", "registrations_route_pkey"}
 
 
-@pytest.mark.parametrize("sql", [queues.IS_DUE, queues.EXPIRED])
+@pytest.mark.parametrize("sql", [queues.IS_DUE, queues.IS_EXPIRED])
 def test_the_search_for_work_reads_nothing_behind_a_halt(sql):
     prove(APPLE)
     fill(number_of(UNPROVEN), 1000)
@@ -326,7 +326,7 @@ def test_a_notification_that_cannot_be_claimed_is_postponed_in_every_queue(kind)
         make_halt("tripped", apps[3], next_probe_at=timezone.now() - SECOND)
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: all(fresh(row).state == State.DELIVERED for row in others))
-    assert fresh(broken).next_attempt_at > timezone.now() + 30 * SECOND
+    assert fresh(broken).due_at > timezone.now() + 30 * SECOND
     assert all(fresh(row).attempt_count == 1 for row in others)
 
 
@@ -348,9 +348,9 @@ def refuse(table, event, condition):
 
 def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():
     now = timezone.now()
-    rows = [make_notification(state=State.IN_FLIGHT, lease_until=LONG_AGO, next_attempt_at=None) for _ in range(20)]
+    rows = [make_notification(state=State.IN_FLIGHT, due_at=LONG_AGO) for _ in range(20)]
     bad = rows[0]
     refuse("notifications_endedattempt", "INSERT", f"NEW.notification_id = {bad.pk}")
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
-    assert fresh(bad).lease_until > now
+    assert fresh(bad).due_at > now

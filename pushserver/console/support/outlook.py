@@ -142,10 +142,10 @@ def _before_next_attempt(story: Story) -> Iterator[str]:
         yield labels.UNREGISTERED
     elif story.route.state != Route.State.ACTIVE:
         yield labels.ROUTE_DISABLED.format(reason=story.route.disabled_reason)
-    if notification.due_at is None:
+    if notification.next_attempt_at is None:
         yield labels.NO_ATTEMPT
     elif not story.present_halts:
-        yield labels.NEXT_ATTEMPT.format(when=_when(notification.due_at))
+        yield labels.NEXT_ATTEMPT.format(when=_when(notification.next_attempt_at))
 
 
 def next_steps_of_answer(request: NotificationRequest, replies: Sequence[OutboundReply]) -> Iterator[str]:
