@@ -194,7 +194,8 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         close_old_connections()
         return function(*args, **kwargs)
 
-    return await asyncio.to_thread(work)
+    # `asyncio.to_thread` copies the context, so that Django would make a connection to Redis for each call.
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def _count(page: Page) -> None:
