@@ -24,11 +24,8 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
-from kit.metrics import read_exemplars
-
-NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+|exemplars)_(?P<pid>\d+)\.(db|json)")
+NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+)_(?P<pid>\d+)\.db")
 FOLDED = ("counter", "histogram")
 DEAD = "dead"
 # What prometheus_client raises for a file that a crash of the machine or a full disk has cut off or emptied in parts.
@@ -61,7 +58,6 @@ class Counted(Collector):
             except BROKEN:
                 merged = _merge([file for file in files if self._read(file) is not None])
             _leave_out_sums_below_zero(merged)
-            _add_exemplars(merged, self._folder)
             return merged
 
     def _fold_ended(self) -> None:
@@ -125,20 +121,9 @@ def _leave_out_sums_below_zero(metrics: Iterable[Metric]) -> None:
             metric.samples = [sample for sample in metric.samples if "le" in sample.labels]
 
 
-def _add_exemplars(metrics: Iterable[Metric], folder: Path) -> None:
-    examples = read_exemplars(folder)
-
-    def with_exemplar(sample: Sample) -> Sample:
-        example = examples.get((sample.name, tuple(sorted(sample.labels.items()))))
-        return sample._replace(exemplar=example) if example else sample
-
-    for metric in metrics if examples else ():
-        metric.samples = [with_exemplar(sample) for sample in metric.samples]
-
-
 def clear(folder: Path) -> None:
     """Remove all counts. Call it only while no process counts in this folder."""
-    for file in (*folder.glob("*.db"), *folder.glob("exemplars_*")):
+    for file in folder.glob("*.db"):
         file.unlink(missing_ok=True)
 
 

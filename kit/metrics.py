@@ -3,44 +3,24 @@
 Each app defines its metrics in its own `metrics.py`. Every process counts in files of its own (`kit.exposition`), so
 counting needs no lock and no other server.
 
-An exemplar is the newest value of a traced message in a bucket of a histogram, with the id of its trace.
-prometheus_client has none for files. So each process writes its own into a file beside its metrics, at most every few
-seconds. Without tracing there is no such file.
-
 See docs/monitoring/README.md.
 """
 
-import json
-import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from time import monotonic, time
-from typing import Any
 
 import structlog
-from django.conf import settings
 from django.db import connection, transaction
 from prometheus_client import Counter as Metric
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.samples import Exemplar
-from prometheus_client.utils import floatToGoString
 
 from kit.db.base import Written
-from kit.processes import once
-from kit.tracing import is_on, trace_of
 
 log = structlog.get_logger(__name__)
 Labels = tuple[str, ...]
-# A bucket as samples identify it: by name, and by labels sorted by their names.
-Bucket = tuple[str, tuple[tuple[str, str], ...]]
-
-EXEMPLARS_WRITTEN_EVERY_SECONDS = 5.0
-# Exemplars older than this, several times the usual period of scrapes, say nothing about the present.
-EXEMPLARS_KEPT_SECONDS = 600.0
 
 
 class BatchHistogram(Histogram):
@@ -57,12 +37,6 @@ class BatchHistogram(Histogram):
             self._buckets[position].inc(count)
         if counts:
             self._sum.inc(total)
-
-    def bucket_of(self, value: float, labels: Sequence[str]) -> Bucket:
-        """Return the bucket of a value."""
-        bound = floatToGoString(self._upper_bounds[bisect_left(self._upper_bounds, value)])  # type: ignore[no-untyped-call]
-        named = dict(zip(self._labelnames, labels, strict=True)) | {"le": bound}
-        return f"{self._name}_bucket", tuple(sorted(named.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +81,10 @@ def count_returned(metric: Metric, written: Written) -> None:
     _once_committed(lambda: _add(metric, Counter(written.rows())))
 
 
-def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str, of: Iterable[bytes] = ()) -> None:
-    """Add the values of a batch to a histogram after the commit.
-
-    ``of`` has the trace key of each value's message. Values of traced messages become exemplars of their buckets.
-    """
-    kept = list(values)
-    if not kept:
-        return
-    _once_committed(lambda: (histogram.labels(*labels) if labels else histogram).observe_all(kept))
-    if is_on():
-        keys = list(of)
-        _once_committed(lambda: _keep_exemplars(histogram, labels, kept, keys))
+def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str) -> None:
+    """Add the values of a batch to a histogram after the commit."""
+    if kept := list(values):
+        _once_committed(lambda: (histogram.labels(*labels) if labels else histogram).observe_all(kept))
 
 
 def _once_committed(add: Callable[[], None]) -> None:
@@ -138,55 +104,3 @@ def _once_committed(add: Callable[[], None]) -> None:
 def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
     for labels, number in counts.items():
         (metric.labels(*labels) if labels else metric).inc(number)
-
-
-class Exemplars:
-    """The exemplars of this process."""
-
-    def __init__(self) -> None:
-        self.by_bucket: dict[Bucket, tuple[float, float, str]] = {}
-        self._written_at = float("-inf")
-
-    def write(self) -> None:
-        """Write the file, unless that was done seconds ago. It is replaced atomically, so readers see all of it."""
-        if monotonic() < self._written_at + EXEMPLARS_WRITTEN_EVERY_SECONDS:
-            return
-        self._written_at = monotonic()
-        file: Path = settings.METRICS_DIR / f"exemplars_{os.getpid()}.json"
-        unfinished = file.with_suffix(".new")
-        unfinished.write_text(json.dumps([[*bucket, *example] for bucket, example in self.by_bucket.items()]))
-        unfinished.replace(file)
-
-
-@once
-def own_exemplars() -> Exemplars:
-    """Return the exemplars of this process."""
-    return Exemplars()
-
-
-def _keep_exemplars(histogram: BatchHistogram, labels: Labels, values: list[float], keys: list[bytes]) -> None:
-    own = own_exemplars()
-    for value, key in zip(values, keys, strict=False):
-        if key and (trace := trace_of(key)):
-            own.by_bucket[histogram.bucket_of(value, labels)] = value, time(), trace.id.hex()
-    if own.by_bucket:
-        own.write()
-
-
-def read_exemplars(folder: Path) -> dict[Bucket, Exemplar]:
-    """Return the newest exemplar of each bucket over all processes."""
-    found = (row for file in folder.glob("exemplars_*.json") for row in _rows_of(file))
-    newest = sorted((at, trace_id, value, name, labels) for name, labels, value, at, trace_id in found)
-    return {
-        (name, tuple((key, text) for key, text in labels)): Exemplar({"trace_id": trace_id}, value, at)
-        for at, trace_id, value, name, labels in newest
-        if at > time() - EXEMPLARS_KEPT_SECONDS
-    }
-
-
-def _rows_of(file: Path) -> Iterator[list[Any]]:
-    """Yield the exemplars of a file, or none of a broken one, which its process writes anew within seconds."""
-    try:
-        yield from json.loads(file.read_text())
-    except ValueError:
-        return

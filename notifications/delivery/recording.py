@@ -378,16 +378,11 @@ def _key(change: Change) -> tuple[int, bytes, int, str]:
 
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
-    first = [(c.source_key, waited / 1000) for c, r in results if (waited := _waited_ms(c, r)) is not None]
-    observe(DISPATCH_SECONDS, (waited for _, waited in first), of=(key for key, _ in first))
+    observe(DISPATCH_SECONDS, (waited / 1000 for c, r in results if (waited := _waited_ms(c, r)) is not None))
     count(ATTEMPTS, ((r.outcome, platform_of(c.channel.token_type), _app(c.channel, known)) for c, r in results))
     for token_type in {claim.channel.token_type for claim, _ in results}:
-        sent = [
-            (c.source_key, r.latency_ms / 1000)
-            for c, r in results
-            if c.channel.token_type == token_type and r.latency_ms
-        ]
-        observe(GATEWAY_SECONDS, (took for _, took in sent), platform_of(token_type), of=(key for key, _ in sent))
+        sent = (r.latency_ms / 1000 for c, r in results if c.channel.token_type == token_type and r.latency_ms)
+        observe(GATEWAY_SECONDS, sent, platform_of(token_type))
 
 
 def _app(channel: ChannelKey, known: Queues) -> str:

@@ -25,7 +25,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         raise Http404
     if settings.METRICS_TOKEN and not _is_authentic(request):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
-    # Only the newer of the two formats of Prometheus has exemplars. The collector names its format in the header.
+    # The collector names the format that it reads in the header.
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(_everything()), content_type=content_type)
 

@@ -147,7 +147,7 @@ def _log_batch(items: Sequence[Item]) -> None:
     count(ENVELOPES_PROCESSED, ((_type_of(item), item.reason or "accepted") for item in closed))
     decided_at = clock.now()
     waited = {item.hash: (decided_at - item.received_at).total_seconds() for item in closed}
-    observe(INBOX_WAIT_SECONDS, waited.values(), of=waited)
+    observe(INBOX_WAIT_SECONDS, waited.values())
     note((item.hash, _facts(item, waited[item.hash])) for item in closed)
     outcomes = Counter(item.reason or "accepted" for item in closed)
     (log.debug if outcomes.keys() == {"accepted"} else log.info)("envelopes_processed", **outcomes)

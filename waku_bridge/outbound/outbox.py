@@ -247,11 +247,10 @@ def give_up(replies: Sequence[Outgoing], *, now: datetime) -> None:
 def _count(settled: Sequence[Settled]) -> None:
     """Count and log what came of replies."""
     published = [(one.sent.reply, taken) for one in settled if (taken := one.sent.published)]
-    first = [(reply, taken) for reply, taken in published if not reply.published_at]
     count(REPLIES_PUBLISHED, [(taken.name,) for _, taken in published])
     count(REPLIES_REPUBLISHED, [_form(reply, taken) for reply, taken in published if reply.published_at])
-    seconds = [(taken.at - reply.created_at).total_seconds() for reply, taken in first]
-    observe(PUBLISH_SECONDS, seconds, of=(reply.envelope_hash for reply, _ in first))
+    first = (taken.at - reply.created_at for reply, taken in published if not reply.published_at)
+    observe(PUBLISH_SECONDS, (waited.total_seconds() for waited in first))
     count(REPLIES_CONFIRMED, {(): sum(one.state is State.CONFIRMED for one in settled)})
     if missing := sum(one.sent.is_missing for one in settled):
         count(REPLIES_UNCONFIRMED, {(): missing})
