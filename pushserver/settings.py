@@ -416,6 +416,7 @@ INSTALLED_APPS = [
     "kit.buckets",
     "kit.expiry",
     "notifications",
+    "notifications.console",
     "notifications.gateways.gorush",
     "notifications.gateways.gorush.console",
     "registrations",

@@ -1,1 +1,1 @@
-"""Pages of the console that are more than lists of facts. `admin.py` imports them. See docs/console.md."""
+"""The operator's side of notifications: an app of its own, which the path does not import. See docs/console.md."""

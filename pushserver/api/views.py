@@ -14,7 +14,7 @@ from rest_framework.serializers import BaseSerializer, ModelSerializer
 
 from kit.api.views import Guarded, Reading, describe
 from kit.health.indicators import to_json
-from notifications.admin import PUSH_CONTENT
+from notifications.console.admin import PUSH_CONTENT
 from notifications.console.halted import with_halts
 from notifications.models import Channel, Notification
 from pushserver.api import answers, filters

@@ -56,7 +56,7 @@ class GrantInline(FactInline):
 
 @admin.register(Registration)
 class RegistrationAdmin(Operated, FactAdmin):
-    """The page of registrations. `notifications.admin` adds its operations, because they concern notifications too."""
+    """The page of registrations. The console of notifications adds its operations, which concern notifications, too."""
 
     list_display = (
         short_hash("public_key_hash", "key hash"),

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from notifications.admin import request_timeline_url
+from notifications.console.admin import request_timeline_url
 from notifications.models import AnsweredRequest
 from pushserver.console.support.find import hits_for
 from pushserver.models import AccessRecord

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.tracing import trace_of
-from notifications.admin import request_timeline_url
+from notifications.console.admin import request_timeline_url
 from notifications.gateways.gorush.console.loading import load_seed
 from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
 from notifications.gateways.gorush.push_api import read_response

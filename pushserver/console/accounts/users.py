@@ -24,7 +24,7 @@ from kit.admin.operations import Done, Operation, OperationPage, confirm
 from kit.admin.times import HOUR
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
-from notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
+from notifications.console.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console import labels

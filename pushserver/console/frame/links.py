@@ -7,7 +7,7 @@ from django.urls import reverse
 from kit import operations
 from kit.admin.links import Link, links_from, list_url
 from kit.admin.lists.columns import hex_of
-from notifications.admin import notification_url, request_timeline_url, request_url, timeline_url
+from notifications.console.admin import notification_url, request_timeline_url, request_url, timeline_url
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.console.admin import registration_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey

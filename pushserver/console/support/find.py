@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from kit.admin.lists.columns import SHORT_DIGITS, hex_of
 from kit.admin.lists.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
 from kit.operations import Found, parts
-from notifications.admin import ID_BYTES, request_timeline_url, timeline_url, type_name
+from notifications.console.admin import ID_BYTES, request_timeline_url, timeline_url, type_name
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.frame.links import user_url
 from pushserver.console.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find

@@ -22,7 +22,7 @@ from kit.admin.lists.changelist import NEWER, OLDER
 from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, by_hash, hash_digits, is_id, is_word
 from kit.display import counted
 from kit.operations import parts
-from notifications.admin import ID_BYTES
+from notifications.console.admin import ID_BYTES
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.labels import KEY_CUT_OFF, NOT_UNDERSTOOD
 from registrations.console.admin import KEY_HASH_BYTES

@@ -11,7 +11,7 @@ from django.db.models import Model, Q
 
 from kit.admin.changes import changes_of
 from kit.operations import parts
-from notifications.admin import PUSH_CONTENT
+from notifications.console.admin import PUSH_CONTENT
 from notifications.console.halted import covering
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue

@@ -28,7 +28,7 @@ from kit.admin.lists.search import is_number
 from kit.admin.times import in_words
 from kit.display import host_of
 from kit.tracing import trace_of
-from notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
+from notifications.console.admin import kind_of, notification_url, request_url, timeline_url, type_name
 from notifications.messages import Effect
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
