@@ -10,6 +10,7 @@ deletes it there, and inserts it into the history, which has a partition for eac
 from typing import ClassVar, LiteralString
 
 from django.db import models
+from django.db.models.functions import Now
 
 from kit.db.fields import BytesField
 from waku_bridge.messages import MessageType
@@ -113,6 +114,9 @@ class EndedEnvelopeFacts(models.Model):
 class OpenEnvelope(EnvelopeFacts):
     """An envelope that waits in the inbox."""
 
+    due_at = models.DateTimeField(db_default=Now())  # when it is taken: at once, or later if it comes again
+    attempt_count = models.PositiveSmallIntegerField(default=0, db_default=0)  # how often it came again
+
     class Meta:
         default_permissions = ()
         constraints: ClassVar = [
@@ -121,13 +125,7 @@ class OpenEnvelope(EnvelopeFacts):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(
-                fields=["received_at", "timestamp_ns"], condition=models.Q(state="received"), name="envelope_waiting"
-            ),
-            models.Index(fields=["received_at"], condition=models.Q(state="pending_key"), name="envelope_pending_key"),
-            models.Index(
-                fields=["received_at", "timestamp_ns"], condition=models.Q(state="postponed"), name="envelope_postponed"
-            ),
+            models.Index(fields=["state", "due_at", "timestamp_ns"], name="envelope_due"),
             models.Index(fields=["received_at"], name="open_envelope_received"),  # for lists of the console
         ]
 

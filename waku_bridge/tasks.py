@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import Error, connection
 from kombu.exceptions import OperationalError
 
-from kit.batches.batch import OLD, OLD_AFTER_SECONDS, wake
+from kit.batches.batch import wake
 from kit.db.clock import database_now
 from kit.db.deleting import run_for_a_while
 from kit.db.reasons import reason
@@ -20,7 +20,6 @@ from kit.processes.tasks import MessageTask
 from registrations.retention import remove_tombstones
 from waku_bridge import query_topics, removal
 from waku_bridge.inbox import inbox
-from waku_bridge.models import OpenEnvelope
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 # Limit of the envelopes with a pending key that one run takes up.
@@ -55,11 +54,8 @@ def derive_topic_keys() -> None:
 
 
 def _call_back_pending(budget: CpuBudget) -> None:
-    called = inbox.derive_needed_keys(budget=budget, limit=PENDING_LIMIT)
-    if called:
-        recent = database_now() - timedelta(seconds=OLD_AFTER_SECONDS)
-        old = OpenEnvelope.objects.filter(hash__in=called, received_at__lt=recent)
-        wake(OLD if old.exists() else inbox.ANNOUNCED_AS)
+    if inbox.derive_needed_keys(budget=budget, limit=PENDING_LIMIT):
+        wake(inbox.ANNOUNCED_AS)
 
 
 def want_keys() -> None:

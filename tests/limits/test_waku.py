@@ -563,10 +563,10 @@ def test_messages_about_a_proven_address_go_first_as_often_as_an_operator_sets(
 
 _FILL = """
     INSERT INTO waku_bridge_openenvelope
-        (hash, pubsub_topic, content_topic, timestamp_ns, state, source, received_at)
-    SELECT decode(lpad(to_hex(number), 64, '0'), 'hex'), '', '', number, %s, '',
-        now() - interval '1 hour' + number * interval '1 ms'
-    FROM generate_series(1, %s) AS number
+        (hash, pubsub_topic, content_topic, timestamp_ns, state, source, received_at, due_at)
+    SELECT decode(lpad(to_hex(number), 64, '0'), 'hex'), '', '', number, %s, '', at, at
+    FROM generate_series(1, %s) AS number,
+        LATERAL (SELECT now() - interval '1 hour' + number * interval '1 ms' AS at) AS time
 """
 
 

@@ -97,7 +97,7 @@ TYPED: tuple[tuple[Any, Callable[[datetime], Any]], ...] = (
 )
 # Values of single tables, by the time of the row.
 OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
-    InboundEnvelope: lambda _: {"payload": secrets.token_bytes(200)},
+    InboundEnvelope: lambda at: {"payload": secrets.token_bytes(200), "due_at": at},
     OutboundReply: lambda at: {
         "message_type": MessageType.RESPONSE,
         "payload": secrets.token_bytes(200),

@@ -15,7 +15,7 @@ INBOX_DEPTH = StoredGauge(
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.RECEIVED}'
-                AND received_at >= {since("Inbox")} ORDER BY received_at LIMIT 100000
+                AND due_at >= {since("Inbox")} ORDER BY due_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -27,7 +27,7 @@ INBOX_POSTPONED = StoredGauge(
     sql=f"""
         SELECT count(*) FROM (
             SELECT FROM waku_bridge_openenvelope WHERE state = '{InboundEnvelope.State.POSTPONED}'
-                ORDER BY received_at LIMIT 100000
+                ORDER BY due_at LIMIT 100000
         ) AS waiting
     """,
 )
@@ -36,10 +36,10 @@ INBOX_OLDEST_AGE_SECONDS = StoredGauge(
     "For how long the oldest envelope has been waiting in the inbox. "
     "When it moves: beyond a few seconds workers of the queue `batches` are not running or too few.",
     sql=f"""
-        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(received_at)), 0)) FROM (
-            SELECT received_at FROM waku_bridge_openenvelope
-            WHERE state = '{InboundEnvelope.State.RECEIVED}' AND received_at >= {since("Inbox")}
-            ORDER BY received_at LIMIT 100000
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(due_at)), 0)) FROM (
+            SELECT due_at FROM waku_bridge_openenvelope
+            WHERE state = '{InboundEnvelope.State.RECEIVED}' AND due_at >= {since("Inbox")}
+            ORDER BY due_at LIMIT 100000
         ) AS waiting
     """,
 )

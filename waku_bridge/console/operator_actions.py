@@ -14,7 +14,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from kit.batches.batch import OLD, wake
+from kit.batches.batch import wake
 from kit.db.statements import fetch
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
@@ -38,7 +38,7 @@ _REOPEN = f"""
 def process_again(envelope_hashes: Collection[bytes]) -> int:
     """Have failed envelopes processed again, and return how many. Workers take them at once."""
     count = len(fetch(_REOPEN, [list(envelope_hashes)]))
-    wake(OLD)
+    wake()
     log.info("envelopes_processed_again", count=count)
     return count
 
@@ -66,7 +66,7 @@ def read_again(digests: Collection[bytes], *, now: datetime) -> ReadAgain:
     letters = list(DeadLetter.objects.select_for_update(skip_locked=True).filter(digest__in=digests).order_by("digest"))
     taken = [bytes(letter.digest) for letter in letters if _take_in(letter, now=now)]
     DeadLetter.objects.filter(digest__in=taken).delete()
-    wake(OLD)
+    wake()
     log.info("dead_letters_read_again", taken=len(taken), unreadable=len(letters) - len(taken))
     return ReadAgain(len(taken), len(letters) - len(taken))
 

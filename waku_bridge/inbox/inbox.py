@@ -11,8 +11,9 @@ from typing import Any, LiteralString, NamedTuple
 
 from django.db import connection
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 
-from kit.batches.batch import LONG_AGO, OLD, OLD_AFTER_SECONDS
+from kit.batches.batch import LONG_AGO
 from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics import count
 from notifications.messages import PushRequest
@@ -42,12 +43,11 @@ INSERT = f"""
         RETURNING hash
     ), stored AS (
         INSERT INTO waku_bridge_openenvelope
-            (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, path, state, received_at)
-        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', %s::timestamptz FROM offered JOIN new USING (hash)
-        RETURNING received_at > now() - interval '{OLD_AFTER_SECONDS} seconds' AS is_recent
+            (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, path, state, received_at, due_at)
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', %s::timestamptz, %s::timestamptz
+        FROM offered JOIN new USING (hash) RETURNING 1
     ), announced AS (
-        SELECT pg_notify('batches', CASE WHEN bool_and(is_recent) THEN '{ANNOUNCED_AS}' ELSE '{OLD}' END)
-        FROM stored HAVING count(*) > 0
+        SELECT pg_notify('batches', '{ANNOUNCED_AS}') FROM stored HAVING count(*) > 0
     )
     SELECT hash FROM new, announced
 """
@@ -72,8 +72,10 @@ def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
         yield part
 
 
-def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now: datetime) -> list[Any]:
-    """Return the values for `INSERT`, each hash once.
+def insert_values(
+    envelopes: Sequence[Envelope], *, source: str, path: Path, received_at: datetime, now: datetime
+) -> list[Any]:
+    """Return the values for `INSERT`, each hash once. The envelopes are due now, however long ago they came.
 
     All callers use the same order, which prevents deadlocks: several paths bring the same envelopes at the same time
     and wait for each other's rows.
@@ -87,6 +89,7 @@ def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, now
         [e.message.payload for e in rows],
         source,
         path.value,
+        received_at,
         now,
     ]
 
@@ -99,7 +102,7 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
     if not envelopes:
         return []
     with connection.cursor() as cursor:
-        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, now=now))
+        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, received_at=now, now=now))
         new = {bytes(envelope_hash) for (envelope_hash,) in cursor.fetchall()}
     count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
     return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]
@@ -161,12 +164,15 @@ _ROWS = """
     SELECT * FROM waku_bridge_openenvelope
     WHERE {which} ORDER BY {order} LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
-_ARRIVAL = "received_at, timestamp_ns"
-_REVERSED = "received_at DESC, timestamp_ns DESC"
-WAITING: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE state = '{State.RECEIVED}'"
-_RECEIVED = f"""
-    state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s AND hash <> ALL (%(but)b::bytea[])
-"""
+_ARRIVAL = "due_at, timestamp_ns"
+_REVERSED = "due_at DESC, timestamp_ns DESC"
+# The first attempt is due at once, even where the clock of the process that stored the envelope is ahead of ours.
+_IS_DUE: LiteralString = "(attempt_count = 0 OR due_at <= now())"
+_NEW_ONES: LiteralString = f"state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s AND {_IS_DUE}"
+_POSTPONED_ONES: LiteralString = f"state = '{State.POSTPONED}' AND {_IS_DUE}"
+WAITING: LiteralString = f"FROM waku_bridge_openenvelope WHERE {_NEW_ONES}"
+POSTPONED: LiteralString = f"FROM waku_bridge_openenvelope WHERE {_POSTPONED_ONES}"
+_RECEIVED: LiteralString = f"{_NEW_ONES} AND hash <> ALL (%(but)b::bytea[])"
 
 
 def _rows(which: LiteralString, order: LiteralString, limit: LiteralString = "%(limit)s") -> LiteralString:
@@ -190,8 +196,8 @@ _A_FIFTH: LiteralString = _rows(_NOT_NEWEST, _ARRIVAL, "%(limit)s / 5")
 _NEWEST: LiteralString = _TAKE.format(
     rows=f"""
         WITH newest AS ({_FOUR_FIFTHS}), oldest AS ({_A_FIFTH})
-        SELECT *, 0.8 AS share, now() - received_at AS rank FROM newest
-        UNION ALL SELECT *, 0.2, received_at - now() FROM oldest
+        SELECT *, 0.8 AS share, now() - due_at AS rank FROM newest
+        UNION ALL SELECT *, 0.2, due_at - now() FROM oldest
     """,
     order=f"PARTITION BY share ORDER BY {_SIZE}, rank",
     max_bytes="%(max_bytes)s * share",
@@ -200,13 +206,22 @@ _NEWEST: LiteralString = _TAKE.format(
 _CAN_BE_TAKEN: LiteralString = f"state <> '{State.PENDING_KEY}'"
 _SUSPECTS: LiteralString = f"{_CAN_BE_TAKEN} AND hash = ANY (%(suspects)b::bytea[])"
 _ONE: LiteralString = _take_in("hash", _SUSPECTS)
-_POSTPONED: LiteralString = _take_in(_REVERSED, f"state = '{State.POSTPONED}' AND hash <> ALL (%(but)b::bytea[])")
+_POSTPONED: LiteralString = _take_in(_REVERSED, _POSTPONED_ONES)
 _POSTPONE = f"UPDATE waku_bridge_openenvelope SET state = '{State.POSTPONED}' WHERE hash = ANY (%b::bytea[])"
 _RECALL = f"""
-    UPDATE waku_bridge_openenvelope SET state = '{State.RECEIVED}'
+    UPDATE waku_bridge_openenvelope SET state = '{State.RECEIVED}', due_at = now()
     WHERE hash = ANY (%b::bytea[]) AND {_CAN_BE_TAKEN}
 """
-_STILL_WAITING = f"SELECT hash, {_CAN_BE_TAKEN} FROM waku_bridge_openenvelope WHERE hash = ANY (%b::bytea[])"
+_STILL_WAITING = f"""
+    SELECT hash, {_CAN_BE_TAKEN} AND {_IS_DUE} FROM waku_bridge_openenvelope WHERE hash = ANY (%b::bytea[])
+"""
+# First and longest delay of an envelope that comes again, in seconds. It doubles each time.
+AGAIN_SECONDS, MAX_AGAIN_SECONDS = 1, 300
+_AGAIN = """
+    UPDATE waku_bridge_openenvelope SET attempt_count = attempt_count + 1,
+        due_at = now() + least(%s * 2 ^ least(attempt_count, 20), %s) * interval '1 second'
+    WHERE hash = ANY (%b::bytea[])
+"""
 
 
 def take(
@@ -225,15 +240,20 @@ def take_one_of(suspects: Collection[bytes]) -> Taken:
     return _take(_ONE, 1, suspects=list(suspects))
 
 
-def take_postponed(units: int, *, but: Collection[bytes] = ()) -> Taken:
+def take_postponed(units: int) -> Taken:
     """Lock the newest of the postponed envelopes, as `take` does: as many as ``units`` may pay for."""
-    return _take(_POSTPONED, units, max_bytes=units * BYTES_PER_UNIT, but=list(but))
+    return _take(_POSTPONED, units, max_bytes=units * BYTES_PER_UNIT)
 
 
 def postpone(items: Sequence[Item]) -> None:
     """Mark taken envelopes as postponed."""
     if items:
         write(_POSTPONE, [[item.hash for item in items]])
+
+
+def again(items: Sequence[Item]) -> None:
+    """Leave taken envelopes for a second, and twice as long each further time."""
+    write(_AGAIN, [AGAIN_SECONDS, MAX_AGAIN_SECONDS, [item.hash for item in items]])
 
 
 def recall(envelope_hashes: Collection[bytes]) -> None:
@@ -243,7 +263,7 @@ def recall(envelope_hashes: Collection[bytes]) -> None:
 
 
 def still_waiting(envelope_hashes: Collection[bytes]) -> dict[bytes, bool]:
-    """Return which of these envelopes are undecided, and whether they can be taken: without its key none can."""
+    """Return which of these envelopes are undecided, and whether they can be taken now: without its key none can."""
     return dict(fetch(_STILL_WAITING, [list(envelope_hashes)]))
 
 
@@ -271,10 +291,10 @@ def derive_needed_keys(*, budget: query_topics.CpuBudget, limit: int) -> list[by
 
     The newest come first: their senders may still wait, and a flood of useless envelopes before them delays nobody.
     """
-    content_topics = dict(_pending_key().order_by("-received_at").values_list("hash", "content_topic")[:limit])
+    content_topics = dict(_pending_key().order_by("-due_at").values_list("hash", "content_topic")[:limit])
     missing = query_topics.derive_keys(set(content_topics.values()), budget=budget)
     hashes = [envelope_hash for envelope_hash, topic in content_topics.items() if topic not in missing]
-    _pending_key().filter(hash__in=hashes).update(state=State.RECEIVED)
+    _pending_key().filter(hash__in=hashes).update(state=State.RECEIVED, due_at=Now())
     return hashes
 
 
@@ -303,19 +323,19 @@ _BEYOND_LIMIT: LiteralString = f"""
     hash = ANY (
         ARRAY(
             SELECT hash FROM waku_bridge_openenvelope
-            WHERE state = '{State.POSTPONED}' AND (received_at, timestamp_ns) <= (
-                SELECT received_at, timestamp_ns FROM waku_bridge_openenvelope
-                WHERE state = '{State.POSTPONED}' ORDER BY received_at DESC, timestamp_ns DESC
+            WHERE state = '{State.POSTPONED}' AND (due_at, timestamp_ns) <= (
+                SELECT due_at, timestamp_ns FROM waku_bridge_openenvelope
+                WHERE state = '{State.POSTPONED}' ORDER BY due_at DESC, timestamp_ns DESC
                 OFFSET %(limit)s LIMIT 1
             )
-            ORDER BY received_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+            ORDER BY due_at, timestamp_ns LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
         ) || ARRAY(
             SELECT hash FROM waku_bridge_openenvelope
-            WHERE state = '{State.PENDING_KEY}' AND received_at <= (
-                SELECT received_at FROM waku_bridge_openenvelope
-                WHERE state = '{State.PENDING_KEY}' ORDER BY received_at DESC OFFSET %(limit)s LIMIT 1
+            WHERE state = '{State.PENDING_KEY}' AND due_at <= (
+                SELECT due_at FROM waku_bridge_openenvelope
+                WHERE state = '{State.PENDING_KEY}' ORDER BY due_at DESC OFFSET %(limit)s LIMIT 1
             )
-            ORDER BY received_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
+            ORDER BY due_at LIMIT %(max_dropped)s FOR UPDATE SKIP LOCKED
         )
     )
 """
@@ -328,11 +348,11 @@ BOUND = f"""
     WITH {_DROPPED}
     SELECT (SELECT count(*) FROM ended), EXISTS (
         SELECT FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
-        ORDER BY received_at OFFSET %(limit)s LIMIT 1
+        WHERE state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s
+        ORDER BY due_at OFFSET %(limit)s LIMIT 1
     ), (
-        SELECT min(received_at) FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND received_at >= %(nothing_before)s
+        SELECT min(due_at) FROM waku_bridge_openenvelope
+        WHERE state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s
     ), clock_timestamp()
 """
 _OF_HASHES: LiteralString = "hash = ANY (%(hashes)b::bytea[])"

@@ -13,7 +13,6 @@ decided once the inbox keeps up, the newest first, in batches with a budget left
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from time import monotonic
 from typing import LiteralString
 
 from django.conf import settings
@@ -27,7 +26,7 @@ from notifications.delivery.steps import Delivery, traced
 from registrations.messages import Named
 from registrations.routes import find_proven_addresses
 from waku_bridge.inbox import faults, inbox, processing
-from waku_bridge.inbox.inbox import Item, State, Taken
+from waku_bridge.inbox.inbox import POSTPONED, WAITING, Item, Taken
 from waku_bridge.inbox.priority import (
     QUERY_SHARE,
     SHARE,
@@ -44,9 +43,6 @@ from waku_bridge.messages import BRIDGE, Query
 
 # Crashes after which an envelope is processed in a batch of its own.
 CRASHES_BEFORE_ALONE = 2
-# First delay of an envelope that needs a row which another session keeps locked. It doubles each time.
-AGAIN_SECONDS = 1
-MAX_AGAIN_SECONDS = 300
 
 
 class InboxStep(Step):
@@ -86,14 +82,14 @@ class InboxStep(Step):
 
     def again(self, batch: Batch) -> None:
         """Leave the envelope for some seconds."""
-        self._intake.leave([envelope.hash for envelope in batch.taken])
+        inbox.again(batch.taken)
 
 
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"{inbox.WAITING} AND received_at >= %(nothing_before)s"
-    oldest: LiteralString = waits.replace("SELECT", "SELECT min(received_at)")
+    waits: LiteralString = f"SELECT {WAITING}"
+    oldest: LiteralString = f"SELECT min(due_at) {WAITING}"
     announced_as = inbox.ANNOUNCED_AS
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -102,9 +98,8 @@ class Inbox(InboxStep):
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process envelopes that wait. The batch passes their answers and replies on to its next steps."""
-        suspects, later = self._intake.suspects(now=batch.now), self._intake.to_be_left()
-        alone = [each for each in suspects if each not in later]
-        taken = self._take(batch, alone, but=[*suspects, *later])
+        suspects = self._intake.suspects(now=batch.now)
+        taken = self._take(batch, suspects)
         batch.taken = taken.items
         self._intake.took_from_inbox = bool(taken.items)
         self._intake.journal.hold([item.hash for item in taken.items])
@@ -112,23 +107,23 @@ class Inbox(InboxStep):
         chosen = self._choose(items, taken, batch)
         inbox.postpone([items[index] for index in chosen.postponed])
         has_rest = len(chosen.decided) + len(chosen.postponed) < len(items)
-        is_more_left = taken.is_more_left or has_rest or bool(alone) or self._intake.priority.is_behind
+        is_more_left = taken.is_more_left or has_rest or bool(suspects) or self._intake.priority.is_behind
         decided = [item for index, item in enumerate(items) if index in chosen.decided]
         return self._process(decided, is_more_left=is_more_left, now=batch.now)
 
-    def _take(self, batch: Batch, alone: Collection[bytes], *, but: Collection[bytes]) -> Taken:
-        """Take envelopes. Each of those in ``alone`` gets a batch of its own, because processes died with it.
+    def _take(self, batch: Batch, suspects: Collection[bytes]) -> Taken:
+        """Take envelopes. Each suspect gets a batch of its own, because processes died with it.
 
         Such a batch is every other one, so that it neither harms other envelopes nor makes all of them wait. An
         envelope that kills a process even then is given up.
         """
         if not batch.is_careful:  # it must find the envelope that made a batch fail
             self._takes_one_alone = not self._takes_one_alone
-        self._takes_one_alone &= bool(alone)
+        self._takes_one_alone &= bool(suspects)
         if self._takes_one_alone:
-            return inbox.take_one_of(alone)
+            return inbox.take_one_of(suspects)
         is_newest_first = self._intake.priority.is_behind and not batch.is_careful
-        return inbox.take(batch.limit, batch.nothing_before, but=but, is_newest_first=is_newest_first)
+        return inbox.take(batch.limit, batch.nothing_before, but=suspects, is_newest_first=is_newest_first)
 
     def _choose(self, items: Sequence[Item], taken: Taken, batch: Batch) -> Chosen:
         """Choose the messages that this batch decides: all of them, while they fit and the inbox keeps up.
@@ -169,7 +164,7 @@ def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[
 class Postponed(InboxStep):
     """The step that decides about postponed envelopes, once the inbox keeps up."""
 
-    waits: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE state = '{State.POSTPONED}'"
+    waits: LiteralString = f"SELECT {POSTPONED}"
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process postponed envelopes within the share of this batch. The next ones follow within a second."""
@@ -178,7 +173,7 @@ class Postponed(InboxStep):
         self._intake.suspects(now=batch.now)
         units = SHARE if self._intake.took_from_inbox else SHARE_OF_IDLE
         self._intake.took_from_inbox = False  # the next batch may skip the step of the inbox
-        taken = inbox.take_postponed(min(batch.limit, units), but=self._intake.to_be_left())
+        taken = inbox.take_postponed(min(batch.limit, units))
         batch.taken = taken.items
         self._intake.journal.add([item.hash for item in taken.items])
         items = processing.open_all(taken.items, now=batch.now)
@@ -207,7 +202,6 @@ class InboxIntake:
         self.capacity = Buckets()  # for what is kept of envelopes that nothing follows from
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
         self._crash_reports = CrashReports(journal.path.parent)
-        self._left: dict[bytes, tuple[float, float]] = {}  # its end (monotonic), and its length in seconds
 
     def steps(self) -> list[Step]:
         """Return new steps, in the order in which a batch runs them."""
@@ -219,20 +213,6 @@ class InboxIntake:
         answered = set(fitting(costs, queries, units=self.query_units))
         self.query_units -= sum(costs[index] for index in answered)
         return {*queries} - answered
-
-    def leave(self, envelope_hashes: Collection[bytes]) -> None:
-        """Leave these envelopes for some seconds, and twice as long each further time."""
-        for each in envelope_hashes:
-            _, last = self._left.get(each, (0.0, AGAIN_SECONDS / 2))
-            seconds = min(2 * last, MAX_AGAIN_SECONDS)
-            self._left[each] = (monotonic() + seconds, seconds)
-
-    def to_be_left(self) -> Collection[bytes]:
-        """Return the envelopes that were left a moment ago."""
-        now = monotonic()
-        if self._left:  # an envelope that was not left again by then has been processed
-            self._left = {each: of for each, of in self._left.items() if of[0] + MAX_AGAIN_SECONDS > now}
-        return [each for each, (until, _) in self._left.items() if until > now]
 
     def suspects(self, *, now: datetime) -> list[bytes]:
         """Return the waiting envelopes that the step `Inbox` must take alone, because processes died with them.

@@ -175,7 +175,8 @@ class Intake:
         new: set[bytes] = set()
         for part in inbox.slices(envelopes):
             path = inbox.Path(page.reader.path)
-            values = inbox.insert_values(part, source=page.reader.node, path=path, now=page.received_at)
+            times = {"received_at": page.received_at, "now": clock.now()}
+            values = inbox.insert_values(part, source=page.reader.node, path=path, **times)
             new.update(
                 message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values, number=number)
             )

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
 from kit.db.sessions import BATCH_WORKER, set_all
+from kit.db.statements import fetch
 from registrations.models import Registration, Route
 from tests.rig.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
 from tests.rig.delivering import Process
@@ -239,15 +240,15 @@ def test_requests_about_proven_phones_beyond_the_budget_stay_in_the_inbox(now: d
 
 @pytest.mark.parametrize(("processed", "waiting"), [(0, 0), (20, 1), (300, 3)])
 @pytest.mark.parametrize(
-    ("sql", "scan", "index"),
+    ("sql", "scan"),
     [
-        (inbox._OLDEST, "Index Scan", "envelope_waiting"),
-        (inbox._NEWEST, "Index Scan Backward", "envelope_waiting"),
-        (inbox._POSTPONED, "Index Scan Backward", "envelope_postponed"),
+        (inbox._OLDEST, "Index Scan"),
+        (inbox._NEWEST, "Index Scan Backward"),
+        (inbox._POSTPONED, "Index Scan Backward"),
     ],
 )
 def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statistics(
-    sql: str, scan: str, index: str, processed: int, waiting: int
+    sql: str, scan: str, processed: int, waiting: int
 ) -> None:
     """The parameter is the number of rows at the time of PostgreSQL's statistics."""
     for number, state in enumerate([State.PROCESSED] * processed + [State.RECEIVED, State.POSTPONED] * waiting):
@@ -260,7 +261,7 @@ def test_waiting_envelopes_are_found_by_an_index_without_a_sort_for_all_statisti
             f"EXPLAIN {sql.replace('b::', 's::')}", {"limit": 20, "max_bytes": 1, "but": [], "nothing_before": LONG_AGO}
         )
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    assert f"{scan} using {index} on" in plan
+    assert f"{scan} using envelope_due on" in plan
     assert "waku_bridge_endedenvelope" not in plan
     assert "Sort" not in "".join(plan.split("Limit")[1:])  # only the rows that were taken are sorted
 
@@ -286,7 +287,7 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock may be of an operator with an open transaction, or of a command that changes many rows."""
-    monkeypatch.setattr("waku_bridge.inbox.steps.MAX_AGAIN_SECONDS", 2)
+    monkeypatch.setattr("waku_bridge.inbox.inbox.MAX_AGAIN_SECONDS", 2)
     say(*registrations(8), now=timezone.now() - HOUR)
     renewals = [registration(identity_of(number), version=2) for number in range(8)]
     put(*renewals[:4], *(registration(identity_of(100 + number)) for number in range(20)), *renewals[4:])
@@ -300,3 +301,16 @@ def test_an_envelope_that_needs_a_locked_row_is_processed_later_and_stops_no_oth
     assert set(Registration.objects.values_list("version", "public_key_hash").filter(version=2)) == {
         (2, identity_of(number).key_hash) for number in range(8)
     }
+
+
+def test_an_envelope_that_comes_again_waits_twice_as_long_each_time_and_no_longer_than_the_limit() -> None:
+    """The times are in the row, so that all processes keep them."""
+    make_envelope(state=State.RECEIVED)
+    [item] = inbox.take(1).items
+    delays = []
+    for _ in range(11):
+        inbox.again([item])
+        [(delay,)] = fetch("SELECT extract(epoch FROM due_at - now())::integer FROM waku_bridge_openenvelope")
+        delays.append(delay)
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert inbox.take(1).items == []

@@ -258,8 +258,8 @@ CREATE TEMP TABLE made_envelopes AS
     AS state) s;
 
 INSERT INTO waku_bridge_openenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path,
-    received_at)
-    SELECT hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path, received_at
+    received_at, due_at)
+    SELECT hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path, received_at, received_at
     FROM made_envelopes WHERE state IN ('received', 'pending_key');
 
 INSERT INTO waku_bridge_endedenvelope (hash, pubsub_topic, content_topic, timestamp_ns, payload, state, source, path,
