@@ -3,13 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from registrations.messages import DeviceAddress, Environment, TokenType
 from xmpp_bridge.codec.answers import FormField
-from xmpp_bridge.messages import StanzaError
-from xmpp_bridge.rules import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE
+from xmpp_bridge.messages import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, StanzaError
 
 MAX_DEVICE_ID_CHARACTERS = 255
 APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
@@ -32,22 +30,13 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
-class Refusal(StrEnum):
-    """The reason why a command is not carried out."""
-
-    NOT_FOUND = "not_found"
-    FORBIDDEN = "forbidden"  # the sender is no account, or its domain is not served
-    BUSY = "busy"  # beyond a limit
-    BAD_REQUEST = "bad_request"
-    NOT_STORED = "not_stored"  # the database is away
-
-
-COMMAND_ERRORS: dict[Refusal, StanzaError] = {
-    Refusal.NOT_FOUND: NOT_FOUND,
-    Refusal.FORBIDDEN: FORBIDDEN,
-    Refusal.BUSY: BUSY,
-    Refusal.BAD_REQUEST: BAD_REQUEST,
-    Refusal.NOT_STORED: TROUBLE,
+# The outcome of a refused command, by the error that answers it.
+OUTCOMES: Mapping[StanzaError, str] = {
+    NOT_FOUND: "not_found",
+    FORBIDDEN: "forbidden",  # the sender is no account, or its domain is not served
+    BUSY: "busy",  # beyond a limit
+    BAD_REQUEST: "bad_request",
+    TROUBLE: "not_stored",  # the database is away
 }
 # The actions of a command (XEP-0050) that request its execution.
 PHASES = frozenset({"execute", "next", "complete"})
@@ -56,10 +45,10 @@ PHASES = frozenset({"execute", "next", "complete"})
 class CommandRefused(Exception):  # noqa: N818 - says what happened
     """The command is refused. The hint goes to the app as the text of the error, and never quotes a value."""
 
-    def __init__(self, refusal: Refusal, hint: str = "") -> None:
-        super().__init__(refusal.value)
-        self.error = replace(COMMAND_ERRORS[refusal], text=hint)
-        self.outcome = refusal.value
+    def __init__(self, error: StanzaError, hint: str = "") -> None:
+        self.outcome = OUTCOMES[error]
+        super().__init__(self.outcome)
+        self.error = replace(error, text=hint)
 
 
 def read_device_id(fields: Mapping[str, str]) -> str:
@@ -69,7 +58,7 @@ def read_device_id(fields: Mapping[str, str]) -> str:
     """
     device_id = fields.get("device-id") or fields.get("android-id") or ""
     if not 0 < len(device_id) <= MAX_DEVICE_ID_CHARACTERS:
-        raise CommandRefused(Refusal.BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
+        raise CommandRefused(BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
     return device_id
 
 
@@ -81,15 +70,15 @@ def read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
     token = fields.get("token", "")
     if action.token_type != TokenType.APN:
         if not FIREBASE_TOKEN.fullmatch(token):
-            raise CommandRefused(Refusal.BAD_REQUEST, "token: not a registration token of Firebase")
+            raise CommandRefused(BAD_REQUEST, "token: not a registration token of Firebase")
         return DeviceAddress(token)
     call_token, environment = fields.get("voip-token", ""), fields.get("environment") or Environment.PRODUCTION.value
     if not APN_TOKEN.fullmatch(token):
-        raise CommandRefused(Refusal.BAD_REQUEST, "token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(BAD_REQUEST, "token: not a device token of Apple in hexadecimal digits")
     if call_token and not APN_TOKEN.fullmatch(call_token):
-        raise CommandRefused(Refusal.BAD_REQUEST, "voip-token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(BAD_REQUEST, "voip-token: not a device token of Apple in hexadecimal digits")
     if environment not in list(Environment):
-        raise CommandRefused(Refusal.BAD_REQUEST, "environment: production or development")
+        raise CommandRefused(BAD_REQUEST, "environment: production or development")
     return DeviceAddress(token.lower(), call_token.lower(), environment)
 
 

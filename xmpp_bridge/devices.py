@@ -4,7 +4,7 @@ An account registers its own devices: its server stamps the command with its add
 and the domain are stored. See docs/xmpp.md.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -29,14 +29,25 @@ from xmpp_bridge.commands import (
     PHASES,
     Action,
     CommandRefused,
-    Refusal,
     form_fields,
     read_address,
     read_device_id,
 )
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys, issue, keys_named, owner_keys, session_ids
-from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import BRIDGE, NOBODY, Command, Jid, Origin, StanzaError, parse_jid
+from xmpp_bridge.limits import RATES, Limits
+from xmpp_bridge.messages import (
+    BAD_REQUEST,
+    BRIDGE,
+    BUSY,
+    FORBIDDEN,
+    NOBODY,
+    NOT_FOUND,
+    Command,
+    Jid,
+    Origin,
+    StanzaError,
+    parse_jid,
+)
 from xmpp_bridge.metrics import ANNOUNCED, COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import Domains
@@ -85,9 +96,9 @@ class Registering:
         count(COMMANDS, [(outcome,)])
         return answer
 
-    def refuse(self, command: Command, refusal: Refusal) -> bytes:
+    def refuse(self, command: Command, error: StanzaError) -> bytes:
         """Return the answer to a command that is not carried out."""
-        refused = CommandRefused(refusal)
+        refused = CommandRefused(error)
         count(COMMANDS, [(refused.outcome,)])
         return answers.write_error(command.origin, refused.error, by=self._domain)
 
@@ -95,16 +106,16 @@ class Registering:
         origin, node = command.origin, command.node
         action = ACTIONS.get(node)
         if action is None:
-            raise CommandRefused(Refusal.NOT_FOUND)
+            raise CommandRefused(NOT_FOUND)
         account = self._authorise(command, now=now)
         sessions = session_ids(node, origin.sender)
         session = command.session or sessions[0]
         if session not in sessions:
-            raise CommandRefused(Refusal.BAD_REQUEST, UNKNOWN_SESSION)
+            raise CommandRefused(BAD_REQUEST, UNKNOWN_SESSION)
         if command.action == "cancel":
             return answers.write_command_canceled(origin, node, session), "canceled"
         if command.action not in PHASES:
-            raise CommandRefused(Refusal.BAD_REQUEST)
+            raise CommandRefused(BAD_REQUEST)
         if command.fields is None:
             fields = form_fields(action, [app.slug for app in _apps_for(action)])
             return answers.write_command_form(origin, node, session, action.name, INSTRUCTIONS, fields), "form"
@@ -112,22 +123,11 @@ class Registering:
         return answers.write_command_result(origin, node, session, done.values), done.outcome
 
     def _carry_out(self, action: Action, account: Jid, command: Command, *, now: datetime) -> Done:
-        def take_route() -> bool:
-            return self._limits.take_route(account.domain, now.timestamp())
-
         service = parse_jid(command.origin.service) or NOBODY
         fields = dict(command.fields or {})
         fields["app"] = fields.get("app") or service.local
         with transaction.atomic():
-            return carry_out(
-                action,
-                account,
-                fields,
-                domain=self._domain,
-                max_devices=self._limits.rates.devices_per_user,
-                take_route=take_route,
-                now=now,
-            )
+            return carry_out(action, account, fields, domain=self._domain, limits=self._limits, now=now)
 
     def _authorise(self, command: Command, *, now: datetime) -> Jid:
         """Return the sender of a command: a client of an account, in a domain that is served.
@@ -136,9 +136,9 @@ class Registering:
         """
         sender = parse_jid(command.origin.sender) or NOBODY
         if not (sender.local and sender.resource and self._domains.serve(sender.domain)):
-            raise CommandRefused(Refusal.FORBIDDEN)
+            raise CommandRefused(FORBIDDEN)
         if not self._limits.take_command(owner_keys("", sender.bare)[0], sender.domain, now.timestamp()):
-            raise CommandRefused(Refusal.BUSY)
+            raise CommandRefused(BUSY)
         return sender
 
 
@@ -148,14 +148,12 @@ def carry_out(
     fields: Mapping[str, str],
     *,
     domain: str,
-    max_devices: int,
-    take_route: Callable[[], bool] = lambda: True,
+    limits: Limits | None = None,
     now: datetime,
 ) -> Done:
     """Register or unregister a device of an account by a submitted form, inside a transaction of the caller.
 
-    ``domain`` is our own, and ``max_devices`` the limit of an account's devices in an app. ``take_route`` charges a new
-    device to further limits, and returns whether it is within them.
+    ``domain`` is our own. ``limits`` charge a new device to its domain, unless an operator registers it.
 
     Raises CommandRefused.
     """
@@ -168,9 +166,10 @@ def carry_out(
         return _unregister(action, device, now=now)
     outcome = "refreshed" if device else "registered"
     if not device:
-        is_below_limit = _has_place_in_account(owners, max_devices, now=now)
-        if not (is_below_limit and take_route() and _has_place_in_all(now=now)):
-            raise CommandRefused(Refusal.BUSY)
+        has_place = _has_place_in_account(owners, (limits.rates if limits else RATES).devices_per_user, now=now)
+        is_charged = has_place and (limits is None or limits.take_route(account.domain, now.timestamp()))
+        if not (is_charged and _has_place_in_all(now=now)):
+            raise CommandRefused(BUSY)
         device = Device(app=app, domain=account.domain)
     device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
     _register(device, action, address, now=now)
@@ -184,10 +183,10 @@ def _choose_app(action: Action, slug: str, *, is_canary: bool) -> App:
     """
     apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
     if not slug and len(apps) > 1:
-        raise CommandRefused(Refusal.BAD_REQUEST, APP_NOT_NAMED)
+        raise CommandRefused(BAD_REQUEST, APP_NOT_NAMED)
     app = apps.get(slug or next(iter(apps), ""))
     if app is None:
-        raise CommandRefused(Refusal.NOT_FOUND)
+        raise CommandRefused(NOT_FOUND)
     return app
 
 
@@ -259,7 +258,7 @@ def _record(route: Route, kind: Kind, *, now: datetime) -> None:
 
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
     if device is None or (device.route and device.route.token_type != action.token_type):
-        raise CommandRefused(Refusal.NOT_FOUND)
+        raise CommandRefused(NOT_FOUND)
     end(device, State.UNREGISTERED, now=now)
     return Done({}, "unregistered", device.id)
 

@@ -23,28 +23,30 @@ from kit.db.statements import fetch, write
 from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import COMMANDS as COMMANDS_NODE
-from xmpp_bridge.codec.stanzas import decode, decode_too_large
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import Received
-from xmpp_bridge.commands import ACTIONS, Refusal
+from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.devices import Ended, Registering
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import (
+    BAD_REQUEST,
+    BUSY,
+    NOT_FOUND,
+    TROUBLE,
     Command,
     Ignored,
     IqAnswer,
-    Malformed,
     PushNotification,
     Query,
     Question,
-    StanzaError,
+    Refused,
     StanzaEvent,
-    Unsupported,
     parse_jid,
 )
 from xmpp_bridge.metrics import ANSWER_SECONDS, PUSHES, STANZAS
 from xmpp_bridge.models import CanaryStanza
-from xmpp_bridge.rules import BAD_REQUEST, NOT_FOUND, Domains, Verdict, answer_to
+from xmpp_bridge.rules import Domains, Verdict, answer_to
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -63,14 +65,6 @@ MAX_OTHERS = 500
 # Stanzas of the canary that wait for an answer. One run is under way at a time, and waits for one answer at a time.
 MAX_UNANSWERED = 8
 NO_CONDITION = "undefined-condition"
-_NAMES = {
-    Command: "command",
-    Query: "query",
-    Malformed: "malformed",
-    Unsupported: "unsupported",
-    IqAnswer: "answer",
-    Ignored: "ignored",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +157,7 @@ class StanzaHandler:
     # Other stanzas ----------------------------------------------------------------------------------------------------
 
     def _answer_other(self, event: StanzaEvent) -> bytes:
-        STANZAS.labels(_NAMES[type(event)]).inc()
+        STANZAS.labels(_kind_of(event)).inc()
         match event:
             case IqAnswer():
                 self._note_answer(event)
@@ -171,24 +165,22 @@ class StanzaHandler:
                 return self._answer_query(event)
             case Command():
                 return self._answer_command(event)
-            case Malformed():
-                return answers.write_error(event.origin, BAD_REQUEST, by=self._domain)
-            case Unsupported():
-                return answers.write_error(event.origin, StanzaError("cancel", event.condition), by=self._domain)
+            case Refused(origin, error):
+                return answers.write_error(origin, error, by=self._domain)
         return b""
 
     def _answer_at_once(self, event: StanzaEvent) -> bytes:
         """Return the answer to a stanza that must not wait. A command is refused, because it takes too long."""
         if not isinstance(event, Command):
             return self._answer_other(event)
-        STANZAS.labels(_NAMES[Command]).inc()
-        return self._registering.refuse(event, Refusal.BUSY)
+        STANZAS.labels(_kind_of(event)).inc()
+        return self._registering.refuse(event, BUSY)
 
     def _answer_command(self, command: Command) -> bytes:
         try:
             return self._repeat(lambda: self._registering.answer(command, now=clock.now()))
         except Exception:  # noqa: BLE001 - it is logged, and the sender is answered in any case
-            return self._registering.refuse(command, Refusal.NOT_STORED)
+            return self._registering.refuse(command, TROUBLE)
 
     def _answer_query(self, query: Query) -> bytes:
         origin, node = query.origin, query.node
@@ -284,12 +276,19 @@ def _decode(arrived: Arrived) -> StanzaEvent:
     try:
         match arrived.event:
             case Received(stanza, is_too_large=is_too_large):
-                return decode_too_large(stanza) if is_too_large else decode(stanza)
+                return decode(stanza, is_too_large=is_too_large)
             case event:  # it was decoded with an earlier batch, and had to wait
                 return event
     except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
         log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
         return Ignored("failed")
+
+
+def _kind_of(event: StanzaEvent) -> str:
+    """Return the label of a stanza in metrics."""
+    if isinstance(event, Refused):
+        return "malformed" if event.error == BAD_REQUEST else "unsupported"
+    return {Command: "command", Query: "query", IqAnswer: "answer"}.get(type(event), "ignored")
 
 
 def _hang_up(error: Exception) -> None:

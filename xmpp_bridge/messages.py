@@ -94,6 +94,26 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class StanzaError:
+    """An error as stanzas carry it.
+
+    ``text`` is a hint for people. ``disabled_client`` is the client string of a route that is gone.
+    """
+
+    type: str
+    condition: str
+    text: str = ""
+    disabled_client: str = field(default="", repr=False)
+
+
+NOT_FOUND = StanzaError("cancel", "item-not-found")
+BUSY = StanzaError("wait", "resource-constraint")
+TROUBLE = StanzaError("wait", "internal-server-error")
+FORBIDDEN = StanzaError("auth", "forbidden")
+BAD_REQUEST = StanzaError("modify", "bad-request")
+
+
+@dataclass(frozen=True, slots=True)
 class Payload:
     """A ciphertext for the device, in base64 exactly as received."""
 
@@ -155,18 +175,11 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
-    """A push or a command in a wrong form, or a request that is too large."""
+class Refused:
+    """A request in a wrong form, too large, or one that we do not serve. XMPP requires an answer to every IQ."""
 
     origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """An IQ with a request that we do not serve. XMPP requires an answer to every IQ."""
-
-    origin: Origin
-    condition: str
+    error: StanzaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +200,4 @@ class Ignored:
     reason: str
 
 
-StanzaEvent = PushNotification | Command | Query | Malformed | Unsupported | IqAnswer | Ignored
-
-
-@dataclass(frozen=True, slots=True)
-class StanzaError:
-    """An error as stanzas carry it.
-
-    ``text`` is a hint for people. ``disabled_client`` is the client string of a route that is gone.
-    """
-
-    type: str
-    condition: str
-    text: str = ""
-    disabled_client: str = field(default="", repr=False)
+StanzaEvent = PushNotification | Command | Query | Refused | IqAnswer | Ignored

@@ -14,7 +14,17 @@ from uuid import UUID
 from notifications.messages import Content, Effect, Grade, PushLimit
 from registrations.messages import TokenType
 from xmpp_bridge.limits import DeviceLimit, Limits, Mark
-from xmpp_bridge.messages import Dialect, Payload, PushNotification, StanzaError, Style
+from xmpp_bridge.messages import (
+    BUSY,
+    FORBIDDEN,
+    NOT_FOUND,
+    TROUBLE,
+    Dialect,
+    Payload,
+    PushNotification,
+    StanzaError,
+    Style,
+)
 
 
 class Verdict(StrEnum):
@@ -36,12 +46,6 @@ class Verdict(StrEnum):
     FULL = "full"  # the queue of the device is full
     NOT_STORED = "not_stored"  # the database is away
 
-
-NOT_FOUND = StanzaError("cancel", "item-not-found")
-BUSY = StanzaError("wait", "resource-constraint")
-TROUBLE = StanzaError("wait", "internal-server-error")
-FORBIDDEN = StanzaError("auth", "forbidden")
-BAD_REQUEST = StanzaError("modify", "bad-request")
 
 # The answer to each verdict. None is success: a result for an IQ, and nothing for a message. Only a permanent error may
 # be a `cancel`, because ejabberd removes a route at the first one.

@@ -27,7 +27,7 @@ from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import WakuNode
 from waku_bridge.reading.pages import Page, Reader
 from xmpp_bridge.codec.elements import BrokenStream, MalformedStanza, parse
-from xmpp_bridge.codec.stanzas import decode, decode_too_large
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import Received, Stream
 
 SERVER = Identity(PrivateKey(b"\x02" * 32))
@@ -164,7 +164,7 @@ def _stanzas(*pieces: bytes) -> list[str]:
 def _described(event: object) -> str:
     match event:
         case Received(stanza, is_too_large=is_too_large):
-            return repr(decode_too_large(stanza) if is_too_large else decode(stanza))
+            return repr(decode(stanza, is_too_large=is_too_large))
     return repr(event)
 
 

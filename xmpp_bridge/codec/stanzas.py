@@ -3,7 +3,6 @@
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Mapping
 from dataclasses import replace
 from xml.etree.ElementTree import Element
 
@@ -32,19 +31,20 @@ from xmpp_bridge.codec.elements import (
     text_of,
 )
 from xmpp_bridge.messages import (
+    BAD_REQUEST,
     Command,
     Dialect,
     Format,
     Ignored,
     IqAnswer,
-    Malformed,
     Origin,
     Payload,
     PushNotification,
     Query,
     Question,
+    Refused,
+    StanzaError,
     StanzaEvent,
-    Unsupported,
 )
 
 MAX_CLIENT_CHARACTERS = 1024
@@ -60,62 +60,39 @@ _CONDITION = f"{{{STANZA_ERRORS}}}"
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
-def decode(stanza: Element) -> StanzaEvent:
-    """Decode a stanza. Every stanza becomes an event: one to be answered, or `Ignored` with its reason."""
+def decode(stanza: Element, *, is_too_large: bool = False) -> StanzaEvent:
+    """Decode a stanza. Every stanza becomes an event: one to be answered, or `Ignored` with its reason.
+
+    Of one that ``is_too_large``, only the first tag was read. It is `Refused` if it is a request.
+    """
     name, attributes = local_name(stanza), stanza.attrib
-    if name == "message":
-        return _decode_message(stanza, attributes)
-    if name == "iq":
-        return _decode_iq(stanza, attributes)
-    return Ignored("presence" if name == "presence" else "unknown_stanza")
-
-
-def decode_too_large(stanza: Element) -> StanzaEvent:
-    """Decode a stanza of which only the first tag was read: `Malformed` if it is a request, and otherwise `Ignored`."""
-    name, attributes = local_name(stanza), stanza.attrib
-    is_request = name == "message" or (name == "iq" and attributes.get("type") in {"get", "set"})
-    if not is_request or attributes.get("type") == "error" or not _is_addressed(name, attributes):
-        return Ignored("too_large")
-    return Malformed(_origin(name, attributes))
-
-
-def _is_addressed(name: str, attributes: Mapping[str, str]) -> bool:
-    """Return whether the stanza has the addresses and the id that an answer needs."""
-    stanza_id = attributes.get("id", "")
-    has_id = (bool(stanza_id) or name == "message") and len(stanza_id) <= MAX_ID_CHARACTERS
-    return has_id and bool(attributes.get("from")) and bool(attributes.get("to"))
-
-
-def _origin(name: str, attributes: Mapping[str, str]) -> Origin:
-    return Origin(name, attributes.get("id", ""), attributes["from"], attributes["to"])
-
-
-def _decode_message(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
-    if attributes.get("type") == "error":
+    if name not in {"message", "iq"}:
+        return Ignored("presence" if name == "presence" else "unknown_stanza")
+    if name == "message" and attributes.get("type") == "error":
         return Ignored("error")
-    if not _is_addressed("message", attributes):
-        return Ignored("unaddressed")
-    origin = _origin("message", attributes)
+    stanza_id, sender, service = (attributes.get(each, "") for each in ("id", "from", "to"))
+    if not sender or not service or (not stanza_id and name == "iq") or len(stanza_id) > MAX_ID_CHARACTERS:
+        return Ignored("unaddressed")  # without what an answer needs
+    origin = Origin(name, stanza_id, sender, service)
+    if is_too_large and (name == "message" or attributes.get("type") not in {"result", "error"}):
+        return Refused(origin, BAD_REQUEST)
     try:
-        return _read_message(stanza, origin) or Ignored("no_push")
+        return _decode_iq(stanza, origin) if name == "iq" else _read_message(stanza, origin) or Ignored("no_push")
     except MalformedStanza:
-        return Malformed(origin)
+        return Refused(origin, BAD_REQUEST)
 
 
-def _decode_iq(stanza: Element, attributes: Mapping[str, str]) -> StanzaEvent:
-    if not _is_addressed("iq", attributes):
-        return Ignored("unaddressed")
-    origin, iq_type = _origin("iq", attributes), attributes.get("type")
-    if iq_type == "result":
-        return IqAnswer(origin.id, origin.sender, is_error=False)
-    if iq_type == "error":
-        return _decode_error(stanza, origin)
-    if iq_type not in {"get", "set"}:
-        return Malformed(origin)
-    try:
-        return _decode_set(stanza, origin) if iq_type == "set" else _decode_get(stanza, origin)
-    except MalformedStanza:
-        return Malformed(origin)
+def _decode_iq(stanza: Element, origin: Origin) -> StanzaEvent:
+    match stanza.get("type"):
+        case "result":
+            return IqAnswer(origin.id, origin.sender, is_error=False)
+        case "error":
+            return _decode_error(stanza, origin)
+        case "get":
+            return _decode_get(stanza, origin)
+        case "set":
+            return _decode_set(stanza, origin)
+    raise MalformedStanza
 
 
 def _decode_error(stanza: Element, origin: Origin) -> IqAnswer:
@@ -150,9 +127,9 @@ def _decode_command(command: Element, origin: Origin) -> StanzaEvent:
     return Command(origin, node, action or "execute", session, submitted[0] if submitted else None)
 
 
-def _unsupported(stanza: Element, origin: Origin) -> Unsupported:
+def _unsupported(stanza: Element, origin: Origin) -> Refused:
     is_pubsub = any(each.tag.startswith(f"{{{PUBSUB}") for each in stanza)
-    return Unsupported(origin, "feature-not-implemented" if is_pubsub else "service-unavailable")
+    return Refused(origin, StanzaError("cancel", "feature-not-implemented" if is_pubsub else "service-unavailable"))
 
 
 # Push 2.0: the form of the draft, and that of Prosody's mod_push2, which share a namespace ----------------------------

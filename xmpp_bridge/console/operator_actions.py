@@ -11,10 +11,9 @@ from django.db import Error, transaction
 from kit.db.reasons import is_conflict
 from notifications.console import operator_actions
 from registrations.models import Route
-from xmpp_bridge.commands import ACTIONS, CommandRefused, Refusal
+from xmpp_bridge.commands import ACTIONS, CommandRefused
 from xmpp_bridge.devices import Done, carry_out, end
-from xmpp_bridge.limits import RATES
-from xmpp_bridge.messages import parse_jid
+from xmpp_bridge.messages import BAD_REQUEST, FORBIDDEN, parse_jid
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import Domains
 
@@ -35,14 +34,13 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
     """
     owner = parse_jid(account)
     if owner is None or not owner.local or owner.resource:
-        raise CommandRefused(Refusal.BAD_REQUEST, NO_ACCOUNT)
+        raise CommandRefused(BAD_REQUEST, NO_ACCOUNT)
     if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
-        raise CommandRefused(Refusal.FORBIDDEN)
-    own, limit = settings.XMPP_COMPONENT_JID, RATES.devices_per_user
+        raise CommandRefused(FORBIDDEN)
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             with transaction.atomic():
-                return carry_out(ACTIONS[node], owner, fields, domain=own, max_devices=limit, now=now)
+                return carry_out(ACTIONS[node], owner, fields, domain=settings.XMPP_COMPONENT_JID, now=now)
         except Error as error:
             if not attempts_left or not is_conflict(error):
                 raise
