@@ -95,29 +95,24 @@ def capacity_for(
 ) -> Capacity:
     """Return the quotas that are left for a batch with up to these ``new`` installations of a bridge.
 
-    Call it in the batch's transaction. The registrations ``known`` to the batch stay. ``is_paced`` says that the limit
-    per minute applies.
+    Call it in the batch's transaction: it locks what may go for them. The registrations ``known`` to the batch stay,
+    and those that another session has locked. ``is_paced`` says that the limit per minute applies.
     """
     hashes = list({public_key_hash for public_key_hash, _ in new})
     taken = {bytes(name): count for name, count in fetch(statements.TAKEN, {"hashes": hashes})}
     free = max(0, settings.MAX_REGISTRATIONS - taken.pop(b""))
-    staying = [registration.pk for registration in known]
-    replaceable = _draw(bridge, len(new) - free, but=staying, now=now) if len(new) > free else []
-    return Capacity(Counter(taken), free, replaceable[::-1], paced_at=now if is_paced else None)
+    replaceable: list[tuple[int, int]] = []
+    if len(new) > free:
+        staying = [registration.pk for registration in known]
+        drawn = fetch(statements.DRAW, {**parameters_of(bridge, len(new) - free, now=now), "but": staying})
+        replaceable = [(registration_id, route_id) for registration_id, route_id in reversed(drawn)]
+    return Capacity(Counter(taken), free, replaceable, paced_at=now if is_paced else None)
 
 
 def parameters_of(bridge: str, number: int, *, now: datetime) -> dict[str, Any]:
     """Return the parameters of `DRAWN`, for ``number`` routes of a bridge."""
     start = secrets.randbits(32) - 2**31
     return {"bridge": bridge, "number": number, "sample": SAMPLE, "start": start, "now": now}
-
-
-def _draw(bridge: str, number: int, *, but: Collection[int], now: datetime) -> list[tuple[int, int]]:
-    """Lock up to ``number`` registrations that go for new ones, and return their ids and those of their routes.
-
-    The first of them goes first. The registrations ``but`` stay, and those that another session has locked.
-    """
-    return [*map(tuple, fetch(statements.DRAW, {**parameters_of(bridge, number, now=now), "but": list(but)}))]
 
 
 def forget_oldest(added: Collection[int]) -> None:

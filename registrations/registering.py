@@ -21,7 +21,7 @@ from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey, RegistrationMessage
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.quotas import Capacity, capacity_for, forget_oldest, take_change
-from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, decide
+from registrations.rules import Acceptance, CheckAddress, Known, Refusal, check_device_token, check_token_type, decide
 
 SETTINGS_FIELDS = (
     "enabled",
@@ -85,15 +85,17 @@ def register(
     *,
     bridge: str,
     gateway: str,
-    check_address: CheckAddress = check_device_token,
+    check_address: CheckAddress | None = None,
     is_import: bool = False,
     now: datetime,
 ) -> list[Outcome]:
     """Decide about the submissions in order, store the accepted ones, and return the outcome of each.
 
-    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones. For an
+    The device tokens of ``bridge`` are addresses at ``gateway``, and ``check_address`` refuses impossible ones. Without
+    it, Apple or Firebase must be able to have made a token, unless the operator has switched this check off. For an
     import by an operator, the limit of new installations per minute does not apply, and no later one replaces them.
     """
+    check_address = check_address or (check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type)
     with transaction.atomic():
         known = _lock_known({_key(s) for s in submissions if _is_storable(s.message)})
         newest = {key: registration.version for key, registration in known.items()}

@@ -9,11 +9,17 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+import structlog
+
 from xmpp_bridge.codec.answers import write_ping
 from xmpp_bridge.codec.elements import BrokenStream
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import CLOSING, Closed, Event, Opened, Ready, Received, Stream, handshake, opening
 from xmpp_bridge.devices import write_ends
 from xmpp_bridge.handler import Arrived, StanzaHandler
+from xmpp_bridge.messages import Ignored, StanzaEvent
+
+log = structlog.get_logger(__name__)
 
 CONNECT_SECONDS = 10.0
 # From the connection to the accepted handshake.
@@ -172,9 +178,9 @@ class Connection:
             case Ready():
                 self._ready.set()
                 self._announce_ready()
-            case Received():
-                self._waiting.put_nowait(Arrived(event, monotonic(), event.size))
-                self._unanswered_bytes += event.size
+            case Received(size=size):
+                self._waiting.put_nowait(Arrived(_decode(event), monotonic(), size))
+                self._unanswered_bytes += size
             case Closed(condition):
                 raise ConnectionEnded(condition)
 
@@ -244,6 +250,14 @@ class Connection:
             await writer.drain()
         except OSError:  # the reading task ends with the same error, and reports it
             self._is_closed = True
+
+
+def _decode(received: Received) -> StanzaEvent:
+    try:
+        return decode(received.stanza, is_too_large=received.is_too_large)
+    except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
+        log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
+        return Ignored("failed")
 
 
 def _end_of(tasks: "list[asyncio.Task[None]]") -> str:

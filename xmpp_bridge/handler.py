@@ -23,8 +23,6 @@ from kit.db.statements import fetch, write
 from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import COMMANDS as COMMANDS_NODE
-from xmpp_bridge.codec.stanzas import decode
-from xmpp_bridge.codec.stream import Received
 from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.devices import Ended, Registering
 from xmpp_bridge.inbound import Inbound
@@ -35,7 +33,6 @@ from xmpp_bridge.messages import (
     NOT_FOUND,
     TROUBLE,
     Command,
-    Ignored,
     IqAnswer,
     PushNotification,
     Query,
@@ -69,9 +66,9 @@ NO_CONDITION = "undefined-condition"
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """One stanza as the connection read it, or decoded; its time of arrival (monotonic), and its size in bytes."""
+    """One decoded stanza, its time of arrival (monotonic), and its size in bytes."""
 
-    event: Received | StanzaEvent = field(repr=False)
+    event: StanzaEvent = field(repr=False)
     at: float
     size: int
 
@@ -110,28 +107,27 @@ class StanzaHandler:
         not read. The method never raises, so that every request gets an answer.
         """
         pushes: list[PushNotification] = []
-        others: deque[tuple[Arrived, StanzaEvent]] = deque()
+        others: deque[Arrived] = deque()
         times = []
         for arrived in batch:
-            match _decode(arrived):
-                case PushNotification() as push:
-                    waited = timedelta(seconds=monotonic() - arrived.at)
-                    pushes.append(replace(push, arrived_at=clock.now() - waited))
-                    times.append(arrived.at)
-                case other:
-                    others.append((arrived, other))
+            if isinstance(arrived.event, PushNotification):
+                waited = timedelta(seconds=monotonic() - arrived.at)
+                pushes.append(replace(arrived.event, arrived_at=clock.now() - waited))
+                times.append(arrived.at)
+            else:
+                others.append(arrived)
         answers = [self._write(push, verdict) for push, verdict in zip(pushes, self._accept(pushes), strict=True)]
         until = monotonic() + OTHERS_SECONDS
         while others and monotonic() < until:
-            arrived, event = others.popleft()
-            answers.append(self._answer_other(event))
+            arrived = others.popleft()
+            answers.append(self._answer_other(arrived.event))
             times.append(arrived.at)
         while len(others) > MAX_OTHERS:
-            arrived, event = others.pop()
-            answers.append(self._answer_at_once(event))
+            arrived = others.pop()
+            answers.append(self._answer_at_once(arrived.event))
             times.append(arrived.at)
         ANSWER_SECONDS.observe_all([monotonic() - at for at in times])
-        return [answer for answer in answers if answer], [replace(arrived, event=event) for arrived, event in others]
+        return [answer for answer in answers if answer], [*others]
 
     # Pushes -----------------------------------------------------------------------------------------------------------
 
@@ -270,18 +266,6 @@ class StanzaHandler:
             return self._repeat(work)
         except (Unavailable, Error):
             return None
-
-
-def _decode(arrived: Arrived) -> StanzaEvent:
-    try:
-        match arrived.event:
-            case Received(stanza, is_too_large=is_too_large):
-                return decode(stanza, is_too_large=is_too_large)
-            case event:  # it was decoded with an earlier batch, and had to wait
-                return event
-    except Exception as error:  # noqa: BLE001 - a fault of the codec concerns this stanza alone
-        log.error("stanza_failed", error=type(error).__name__)  # noqa: TRY400 - it may quote the stanza
-        return Ignored("failed")
 
 
 def _kind_of(event: StanzaEvent) -> str:

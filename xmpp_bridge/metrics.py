@@ -5,8 +5,7 @@ No label has values that senders choose, so domains are not labels.
 
 from prometheus_client import Counter, Gauge
 
-from kit.metrics import BatchHistogram, StoredGauge
-from registrations.models import Route
+from kit.metrics import BatchHistogram
 
 CONNECTED = Gauge(
     "pushserver_xmpp_up",
@@ -62,14 +61,4 @@ ANSWER_SECONDS = BatchHistogram(
     "From reading a stanza to handing its answer to the connection. "
     "When it moves: ejabberd waits 32 s; beyond 1 s the database is slow.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
-)
-ENDS_UNANNOUNCED = StoredGauge(
-    "pushserver_xmpp_ends_waiting",
-    "Disabled routes whose end is not yet announced to the user's server, counted up to 10 000. "
-    "When it moves: growing, the component is not connected.",
-    sql=f"""
-        SELECT count(*) FROM (
-            SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
-        ) AS unannounced
-    """,
 )

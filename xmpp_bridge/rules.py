@@ -4,7 +4,7 @@ See docs/xmpp.md.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -83,6 +83,8 @@ PAYLOAD_TTL = timedelta(hours=24)
 VERSION = "1"
 TRUNCATED = "truncated"
 MAX_BODY_CHARACTERS = 200
+# The name of a ciphertext, in styles whose data have nothing else.
+CIPHERTEXTS: Mapping[str, str] = {Style.TIGASE: "encrypted", Style.RFC8291: "rfc8291"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,30 +297,27 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
 
 def wake_content(device: Known, grade: Grade, *, is_truncated: bool = False) -> Content:
     """Return the content of a wake-up. ``is_truncated`` says that it replaces a payload that was too large."""
-    if device.style == Style.CONVERSATIONS:
-        data = {"account": device.tag.hex()}
-    else:
-        data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "wake", "a": device.tag.hex()}
+    data = _account(device, "voip" if grade is Grade.VOIP else "wake")
     return Content(device.text, device.sound, data | ({"x": TRUNCATED} if is_truncated else {}))
 
 
 def payload_content(device: Known, grade: Grade, payload: Payload) -> Content:
     """Return the content of a push with a ciphertext, which stays unchanged."""
-    iv = {"iv": payload.iv} if payload.iv else {}
-    match device.style:
-        case Style.TIGASE:
-            data = {"encrypted": payload.text} | iv
-        case Style.RFC8291:
-            data = {"rfc8291": payload.text} | iv
-        case Style.CONVERSATIONS:
-            data = {"account": device.tag.hex()}
-        case _:
-            data = {"v": VERSION, "k": "voip" if grade is Grade.VOIP else "msg", "a": device.tag.hex()}
-            data |= {"e": payload.text, "f": payload.format} | ({"i": payload.iv} if payload.iv else {})
+    data, iv = _account(device, "voip" if grade is Grade.VOIP else "msg"), payload.iv
+    if name := CIPHERTEXTS.get(device.style):
+        data = {name: payload.text} | ({"iv": iv} if iv else {})
+    elif device.style != Style.CONVERSATIONS:
+        data |= {"e": payload.text, "f": payload.format} | ({"i": iv} if iv else {})
     return Content(device.text, device.sound, data)
 
 
 def text_content(device: Known, body: str) -> Content:
     """Return the content of a push with a user's text: Apple shows the text, and the app gets it as `b`."""
     shown = body[:MAX_BODY_CHARACTERS]
-    return Content(shown, device.sound, {"v": VERSION, "k": "msg", "a": device.tag.hex(), "b": shown})
+    return Content(shown, device.sound, _account(device, "msg") | {"b": shown})
+
+
+def _account(device: Known, kind: str) -> dict[str, str]:
+    """Return the data that name the account of a push, and its kind where the app's style has one."""
+    tag = device.tag.hex()
+    return {"account": tag} if device.style == Style.CONVERSATIONS else {"v": VERSION, "k": kind, "a": tag}

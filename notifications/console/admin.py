@@ -37,8 +37,8 @@ from notifications.queues import queues
 from notifications.rules import reports
 from notifications.rules.transitions import DUE
 from registrations.console.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
+from registrations.console.labels import name_of
 from registrations.models import Registration
-from registrations.token_types import name_of
 
 ID_BYTES = 32
 PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")

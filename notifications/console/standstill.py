@@ -16,7 +16,7 @@ from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, Halt
 from notifications.queues.breakers import ANSWERED
 from notifications.queues.queues import SUCCESS_NOTED_EVERY
-from registrations import token_types
+from registrations.console.labels import devices_of
 
 DRAINED = Halt.Kind.DRAINED.value
 SWITCHES: LiteralString = f"""
@@ -92,7 +92,7 @@ def failing(*, now: datetime) -> list[Failing]:
 
 def _name(kind: int, topic: str | None) -> str:
     if topic is None:
-        return f"{token_types.devices_of(kind)} apps without a delivery"
+        return f"{devices_of(kind)} apps without a delivery"
     return str(Channel(token_type=kind, app_topic=topic))
 
 
@@ -126,7 +126,7 @@ def read(rows: Iterable[Sequence[Any]]) -> list[Switch]:
     return [
         Switch(
             *(state, _name(kind, topic), by, why, since.astimezone(UTC)),
-            token_types.devices_of(kind),
+            devices_of(kind),
         )
         for state, kind, topic, by, why, since in rows
     ]

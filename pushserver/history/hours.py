@@ -15,6 +15,7 @@ from notifications.messages import Outcome
 from pushserver.history.volumes import MIB, volumes
 from pushserver.models import TrafficHour
 from registrations import token_types
+from registrations.console.labels import devices_of
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(weeks=5)
@@ -67,7 +68,7 @@ def kinds_of_devices() -> Mapping[str, Sequence[str]]:
     """Return the kinds of devices, each with the names of its kinds of tokens."""
     found: dict[str, list[str]] = {}
     for kind in token_types.kinds():
-        found.setdefault(token_types.devices_of(kind.number), []).append(kind.name)
+        found.setdefault(devices_of(kind.number), []).append(kind.name)
     return found
 
 

@@ -18,6 +18,7 @@ from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
 from registrations import token_types
+from registrations.console.labels import sql_case, sql_with_topic
 
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
@@ -131,8 +132,8 @@ def _count_traffic() -> str:
 
 def _count_attempts() -> str:
     """Return the statement with the names of the token types."""
-    name = token_types.sql_case("attempt.token_type", token_types.choices(), "other")
-    return COUNT_ATTEMPTS.replace("{name}", name).replace("{with_topic}", token_types.sql_with_topic())
+    name = sql_case("attempt.token_type", token_types.choices(), "other")
+    return COUNT_ATTEMPTS.replace("{name}", name).replace("{with_topic}", sql_with_topic())
 
 
 def minutes(now: datetime) -> list[datetime]:

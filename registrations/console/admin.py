@@ -26,8 +26,8 @@ from kit.admin.lists.filters import RecentValuesFilter, WordFilter, YesNoFilter
 from kit.admin.lists.search import hash_digits, spellings
 from kit.admin.operations import Operated
 from kit.admin.times import HOUR
+from registrations.console.labels import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.token_types import name_of
 
 KEY_HASH_BYTES = 64
 GRANT_SECRETS = ("signature", "access_token_digest")

@@ -21,8 +21,8 @@ from kit.operations import parts
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
+from registrations.console.labels import sql_platform, sql_with_topic
 from registrations.models import RegistrationEvent, Route
-from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS

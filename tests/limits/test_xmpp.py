@@ -20,6 +20,7 @@ from tests.limits.page import limit
 from tests.rig.rows import apn_token, end_open
 from xmpp_bridge import handler, inbound
 from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.stream import Stream
 from xmpp_bridge.codec.tests.test_stream import HEADER
 from xmpp_bridge.handler import Arrived
@@ -247,7 +248,8 @@ def test_a_stanza_of_that_size_is_read_and_a_larger_one_is_a_bad_request(kib: in
         stanza = push2("nope", stanza_id="m").replace("</message>", "<body></body></message>")
         stanza = stanza.replace("<body>", f"<body>{'x' * (size - len(stanza))}")
         [_, event] = Stream().feed(HEADER + stanza.encode())
-        answers, _ = service.answer([Arrived(event, 0.0, size)])
+        decoded = decode(event.stanza, is_too_large=event.is_too_large)
+        answers, _ = service.answer([Arrived(decoded, 0.0, size)])
         assert [error_of(parse(each)) for each in answers] == [answer]
 
 

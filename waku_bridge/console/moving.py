@@ -17,7 +17,7 @@ from kit.buckets.shared import own_buckets
 from notifications.acceptance import acceptance
 from registrations import registering
 from registrations.messages import RegistrationMessage
-from registrations.rules import Acceptance, check_device_token, check_token_type
+from registrations.rules import Acceptance
 from waku_bridge import query_topics
 from waku_bridge.codec.bodies import parse_registration
 from waku_bridge.codec.errors import CodecError
@@ -66,7 +66,6 @@ def carry_over(rows: Iterable[Row], *, server_public_key: bytes, now: datetime) 
             submissions,
             bridge=BRIDGE,
             gateway=settings.STATUS_GATEWAY,
-            check_address=check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type,
             is_import=True,
             now=now,
         )

@@ -25,10 +25,10 @@ from notifications.acceptance.acceptance import Accepted
 from notifications.messages import PushRequest
 from notifications.queues.capacity import ConcurrencyLimits
 from registrations import lookup, registering
-from registrations.messages import QueryInfo, RegistrationMessage
+from registrations.messages import QueryInfo
 from registrations.quotas import CHANGES
 from registrations.routes import find_proven_keys
-from registrations.rules import Acceptance, Refusal, check_device_token, check_token_type
+from registrations.rules import Acceptance, Refusal
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
@@ -184,9 +184,7 @@ def _register(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     ]
     if not submissions:
         return []
-    outcomes = registering.register(
-        submissions, bridge=BRIDGE, gateway=settings.STATUS_GATEWAY, check_address=_check_address, now=now
-    )
+    outcomes = registering.register(submissions, bridge=BRIDGE, gateway=settings.STATUS_GATEWAY, now=now)
     accepted = {s.public_key_hash for s, outcome in zip(submissions, outcomes, strict=True) if outcome.is_accepted}
     query_topics.listen_to(accepted, now=now)
     acceptance.withdraw({route_id for each in outcomes for route_id in each.removed_route_ids}, now=now)
@@ -216,11 +214,6 @@ def _within_limits(replies: Sequence[tuple[Reply, registering.Outcome]], *, now:
 def _take_error(public_key_hash: bytes, proven: Collection[bytes], *, now: datetime) -> bool:
     own = ERROR + public_key_hash[:16], ERRORS_OF_KEY
     return public_key_hash in proven and own_buckets().take([own], now=now)
-
-
-def _check_address(message: RegistrationMessage) -> Refusal | None:
-    """Refuse a token that Apple or Firebase cannot have made, unless the operator has switched this check off."""
-    return (check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type)(message)
 
 
 def _registration_response(body: Registration, decision: Acceptance | Refusal) -> RegistrationResponse:

@@ -19,7 +19,6 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
-from kit.metrics import StoredGauge
 from notifications.acceptance.storing import remove_requests
 from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest
@@ -37,14 +36,6 @@ DEVICE_ID = "canary"
 REGISTER, UNREGISTER = "register-push-apns", "unregister-push-apns"
 # The text of the app, which the console shows while a run is under way.
 TEXT = "Canary"
-CANARY_LINK_SECONDS = StoredGauge(
-    "pushserver_xmpp_canary_link_seconds",
-    "Seconds that each link of the chain took in the last round trip of the canary of XMPP; links that it did not "
-    "reach are missing. "
-    "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
-    ("link",),
-    sql=CanaryRun.link_seconds(),
-)
 
 
 # The chain, link by link ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from kit.health.indicators import Indicator, Kind
 from kit.operations import Evidence, Found, KeyUse, ListPage, Operations
 from notifications.models import Notification
 from xmpp_bridge.component import read_fault
-from xmpp_bridge.console import indicators
+from xmpp_bridge.console import indicators, metrics
 from xmpp_bridge.console.canary import canary
 from xmpp_bridge.console.indicators import Reached, XmppFacts
 from xmpp_bridge.console.models import CanaryRun
@@ -49,7 +49,7 @@ class XmppOperations(Operations):
     kinds: Sequence[Kind] = indicators.KINDS
     metric_modules: ClassVar[Mapping[str, str]] = {
         "XMPP": "xmpp_bridge.metrics",
-        "The canary of XMPP": "xmpp_bridge.console.canary",
+        "Ends and the canary of XMPP": metrics.__name__,
     }
     api_urls = "xmpp_bridge.console.api"
     list_pages = (

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.stanzas import read_forms
+from xmpp_bridge.codec.stanzas import decode, read_forms
 from xmpp_bridge.codec.stream import Closed, Event, Opened, Received, Stream
 from xmpp_bridge.connection import Address
 from xmpp_bridge.devices import Ended, write_ends
@@ -96,7 +96,7 @@ class Registered:
 
 
 def arrived(stanza: str) -> Arrived:
-    return Arrived(Received(parse(stanza.encode())), monotonic(), len(stanza))
+    return Arrived(decode(parse(stanza.encode())), monotonic(), len(stanza))
 
 
 def command(node: str, fields: dict[str, str] | None, *, sender: str = JULIET, to: str = SERVICE, **own: str) -> str:

@@ -19,12 +19,13 @@ from django.db.models.functions import Now
 from xmpp_bridge import component, connection
 from xmpp_bridge.codec.answers import write_ping
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.codec.stream import MAX_STANZA_BYTES, Received
+from xmpp_bridge.codec.stream import MAX_STANZA_BYTES
 from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.component import HOPELESS, MAX_SECONDS, Backoff, Component
 from xmpp_bridge.devices import Ended
 from xmpp_bridge.handler import Arrived, StanzaHandler
 from xmpp_bridge.limits import Limits, Rates
+from xmpp_bridge.messages import Query
 from xmpp_bridge.models import CanaryStanza
 from xmpp_bridge.rules import Domains
 from xmpp_bridge.tests.talking import (
@@ -209,13 +210,13 @@ async def test_stanzas_that_were_read_are_stored_before_a_connection_ends_and_an
 
     def slowly(batch: Sequence[Arrived]) -> list[bytes]:
         is_read.wait(20)
-        stored.extend(each.event.stanza.get("id") for each in batch if isinstance(each.event, Received))
+        stored.extend(each.event.origin.id for each in batch if isinstance(each.event, Query))
         return [b"<message id='answer'/>"] * len(batch)
 
     server, idle = XmppServer(), IdleHandler(slowly)
     async with connected(server, idle):
         await until(ready)
-        server.send("".join(f"<message id='{number}'/>" for number in range(400)))
+        server.send("".join(query(str(number), "<ping xmlns='urn:xmpp:ping'/>") for number in range(400)))
         server.send(ENDS[end])
         if not is_reset:
             server.hang_up()

@@ -34,8 +34,8 @@ from pushserver.console.support.outlook import why_decided
 from pushserver.console.support.reach import NOBODY, reach_of
 from pushserver.models import AccessRecord
 from registrations.console.admin import RegistrationAdmin, registration_url
+from registrations.console.labels import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
-from registrations.token_types import name_of
 from waku_bridge.console import erasure
 
 # Limit of rows of each kind, so that a client with thousands of installations does not make this page slow.

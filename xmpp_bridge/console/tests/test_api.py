@@ -13,6 +13,7 @@ from django.utils import timezone
 from pushserver.api import tokens
 from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
+from xmpp_bridge import devices
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices import carry_out
 from xmpp_bridge.limits import Rates
@@ -124,7 +125,7 @@ def test_every_refusal_says_why(post: Post, settings: Any, monkeypatch: pytest.M
     assert "app of this name" in refused(post(REGISTER, ASKED), 404)["detail"]
     make_app(takes_firebase=False)
     assert "platform" in refused(post(REGISTER, {**ASKED, "platform": "fcm", "token": FCM_TOKEN}), 404)["detail"]
-    monkeypatch.setattr(operator_actions, "RATES", Rates(devices_per_user=1))
+    monkeypatch.setattr(devices, "RATES", Rates(devices_per_user=1))
     assert post(REGISTER, ASKED).status_code == 200
     assert "limit of devices" in refused(post(REGISTER, {**ASKED, "device_id": "another"}), 409)["detail"]
     assert post(REGISTER, ASKED).status_code == 200  # the same device again
