@@ -21,7 +21,7 @@ from tests.rig.rows import apn_token, end_open
 from xmpp_bridge import handler, inbound
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stanzas import decode
-from xmpp_bridge.codec.stream import Stream
+from xmpp_bridge.codec.stream import Received, Stream
 from xmpp_bridge.codec.tests.test_stream import HEADER
 from xmpp_bridge.handler import Arrived
 from xmpp_bridge.limits import RATES, Rates
@@ -247,7 +247,7 @@ def test_a_stanza_of_that_size_is_read_and_a_larger_one_is_a_bad_request(kib: in
     for size, answer in ((kib * 1024, ("cancel", "item-not-found")), (kib * 1024 + 1, ("modify", "bad-request"))):
         stanza = push2("nope", stanza_id="m").replace("</message>", "<body></body></message>")
         stanza = stanza.replace("<body>", f"<body>{'x' * (size - len(stanza))}")
-        [_, event] = Stream().feed(HEADER + stanza.encode())
+        [event] = [each for each in Stream().feed(HEADER + stanza.encode()) if isinstance(each, Received)]
         decoded = decode(event.stanza, is_too_large=event.is_too_large)
         answers, _ = service.answer([Arrived(decoded, 0.0, size)])
         assert [error_of(parse(each)) for each in answers] == [answer]
