@@ -61,7 +61,7 @@ from waku_bridge.messages import (
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import record, reply_to, return_address
-from waku_bridge.outbound.recording import LEASE
+from waku_bridge.outbound.sending import LEASE
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.console import canary as xmpp_canary
 from xmpp_bridge.devices import find_ended, write_ends

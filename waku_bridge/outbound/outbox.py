@@ -1,26 +1,43 @@
-"""The outbox of a worker process: its steps in a batch. Replies are rows with a due time: see `kit.work`.
+"""The outbox of a worker process: the rows of replies, and its steps in a batch. Rows have a due time: see `kit.work`.
 
     new replies ──encode, insert──┐                                 ┌──▶ done: history
                                   ├──claimed──▶ commit ──▶ Sends ───┤
     overdue replies ──take, again─┘                                 └──▶ again, due later
 
-The row of a new reply is written when it is decided and when it ends, and not in between.
+A reply is encoded in the transaction that made the decision. Its row is written then and when it ends, and not in
+between.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, LiteralString, NamedTuple
 
 import structlog
 
 from kit import work
 from kit.batches.batch import Batch, Step, Wakeup, Work
-from kit.db.partitions import day_of
+from kit.db.base import Written
+from kit.db.clock import clock
+from kit.db.partitions import day_of, with_days
+from kit.db.statements import write
 from kit.metrics import count, observe
 from kit.tracing import note
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
-from waku_bridge.messages import BRIDGE
+from registrations.messages import QueryInfo
+from waku_bridge.codec.envelope import encode
+from waku_bridge.identity import identity_of
+from waku_bridge.messages import (
+    BRIDGE,
+    MessageType,
+    PushResponse,
+    QueryResponse,
+    RegistrationResponse,
+    ReplyBody,
+)
 from waku_bridge.metrics import (
     PUBLISH_SECONDS,
     REPLIES_ABANDONED,
@@ -32,13 +49,164 @@ from waku_bridge.metrics import (
 )
 from waku_bridge.models import ReplyFacts
 from waku_bridge.node import Nodes
-from waku_bridge.outbound.confirming import Verdict
-from waku_bridge.outbound.recording import LEASE, Outgoing, Recorded, Reply, record, reply_to
-from waku_bridge.outbound.sending import CHECK_AFTER_SECONDS, MAX_REPEATS, Published, Sends, Sent, log_refusals
+from waku_bridge.outbound.sending import (
+    CHECK_AFTER_SECONDS,
+    LEASE,
+    MAX_REPEATS,
+    Outgoing,
+    Sends,
+    Sent,
+    Verdict,
+    log_refusals,
+)
 
 log = structlog.get_logger(__name__)
 State = ReplyFacts.State
 
+# New replies ----------------------------------------------------------------------------------------------------------
+# Below nwaku's limit of 150 KiB for a message: the difference is for wrapping, padding and signatures.
+MAX_INFO_BYTES = 140_000
+# Limit of the parts of an answer, so that a small query does not make us publish megabytes. The rest is left out.
+MAX_PARTS = 8
+PUBLIC_KEY_BYTES = 33
+MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
+    RegistrationResponse: MessageType.REGISTRATION_RESPONSE,
+    QueryResponse: MessageType.QUERY_RESPONSE,
+    PushResponse: MessageType.RESPONSE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer to the envelope with this hash, for the key (33 bytes) that signed its message, on its shard.
+
+    ``sender`` is the key (33 bytes) of the identity of ours that signs the answer, or empty for the server's first one.
+    Several identities may answer one envelope. Each of them numbers its parts from its own ``first_part``. A reply that
+    is discarded leaves no row once it has ended. One that is not confirmed ends when a node has taken it.
+    """
+
+    envelope_hash: bytes
+    pubsub_topic: str
+    recipient: bytes
+    body: ReplyBody
+    sender: bytes = b""
+    first_part: int = 0
+    is_discarded: bool = False
+    needs_confirmation: bool = True
+
+
+def return_address(author: bytes, pubsub_topic: str, *, sender: bytes = b"") -> bytes:
+    """Return the return address of a request, as stored with it: author ‖ our identity that it addressed ‖ shard."""
+    return author + sender + pubsub_topic.encode()
+
+
+def reply_to(answer: Answer) -> Reply:
+    """Return the message that carries an answer to a request."""
+    author, rest = answer.reply_address[:PUBLIC_KEY_BYTES], answer.reply_address[PUBLIC_KEY_BYTES:]
+    # Requests that were stored before the server could have several identities name none. A shard begins with a slash,
+    # a key with 2 or 3.
+    sender = b"" if rest.startswith(b"/") else rest[:PUBLIC_KEY_BYTES]
+    pubsub_topic = rest[len(sender) :].decode()
+    body = PushResponse(answer.message_id, answer.reports)
+    return Reply(answer.source_key, pubsub_topic, author, body, sender, is_discarded=not answer.is_traceable)
+
+
+# A second answer to the same envelope is not stored: another worker's was first, and may have been confirmed since.
+# An answer is made in the transaction that ends its envelope or request, so two of them are never days apart.
+_INSERT: LiteralString = f"""
+    INSERT INTO waku_bridge_openreply
+        (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns,
+         is_discarded, needs_confirmation, state, attempt_count, repeat_count, due_at, created_at, node)
+    SELECT *, '{State.PENDING}', 0, 0, %(due_at)s, %(now)s, ''
+    FROM unnest(%(envelope_hash)b::bytea[], %(part)b::smallint[], %(message_type)b::smallint[],
+                %(pubsub_topic)b::text[], %(content_topic)b::text[], %(payload)b::bytea[], %(timestamp_ns)b::bigint[],
+                %(is_discarded)b::boolean[], %(needs_confirmation)b::boolean[])
+        AS new (envelope_hash, part, message_type, pubsub_topic, content_topic, payload, timestamp_ns, is_discarded,
+                needs_confirmation)
+    WHERE NOT EXISTS (
+        SELECT FROM waku_bridge_endedreply AS known
+        WHERE ended_on IN ({{days}}) AND known.envelope_hash = new.envelope_hash AND known.part = new.part
+    )
+    ON CONFLICT (envelope_hash, part) DO NOTHING
+    RETURNING id, envelope_hash, part
+"""
+_INSERTED = (
+    *("envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "payload", "timestamp_ns"),
+    *("is_discarded", "needs_confirmation"),
+)
+
+
+class Recorded(NamedTuple):
+    """Replies that were put into the outbox, and the statement that did it."""
+
+    sealed: Sequence[Outgoing]
+    written: Written | None = None
+
+    def outgoing(self) -> list[Outgoing]:
+        """Return the replies to publish. Call it after the commit."""
+        rows = self.written.rows() if self.written else []
+        ids = {(envelope_hash, part): reply_id for reply_id, envelope_hash, part in rows}
+        numbered = [reply._replace(id=ids.pop((reply.envelope_hash, reply.part), 0)) for reply in self.sealed]
+        return [reply for reply in numbered if reply.id]
+
+
+def record(replies: Sequence[Reply], *, now: datetime) -> Recorded:
+    """Encode replies and put them into the outbox, in the transaction that made the decisions.
+
+    The caller has claimed them: it sends them after the commit. After `LEASE` any worker acts on those that are left.
+    """
+    sealed = [part for reply in replies for part in _seal(reply, now=now)]
+    if not sealed:
+        return Recorded([])
+    columns = {name: [getattr(reply, name) for reply in sealed] for name in _INSERTED}
+    return Recorded(sealed, write(with_days(_INSERT, now), {"now": now, "due_at": now + LEASE, **columns}))
+
+
+def _seal(reply: Reply, *, now: datetime) -> Iterator[Outgoing]:
+    """Yield the parts of a reply as the outbox stores them. They have no id yet."""
+    for part, body in enumerate(islice(_split(reply.body), MAX_PARTS), reply.first_part):
+        message = encode(
+            body,
+            signer=identity_of(reply.sender),
+            recipient=reply.recipient,
+            timestamp_ns=clock.now_ns(),
+            random_bytes=os.urandom,
+        ).message
+        yield Outgoing(
+            id=0,
+            due_at=now + LEASE,
+            envelope_hash=reply.envelope_hash,
+            part=part,
+            message_type=MESSAGE_TYPES[type(body)],
+            pubsub_topic=reply.pubsub_topic,
+            content_topic=message.content_topic,
+            payload=message.payload,
+            timestamp_ns=message.timestamp_ns,
+            created_at=now,
+            needs_confirmation=reply.needs_confirmation,
+            is_discarded=reply.is_discarded,
+        )
+
+
+def _split(body: ReplyBody) -> Iterator[ReplyBody]:
+    """Yield the answer in parts, because long lists of contacts can make it larger than the network carries."""
+    if not isinstance(body, QueryResponse):
+        yield body
+        return
+    batch: list[QueryInfo] = []
+    size = 0
+    for info in body.info:
+        info_size = 256 + sum(len(entry) + 4 for entry in info.allowed_key_list)
+        if batch and size + info_size > MAX_INFO_BYTES:
+            yield QueryResponse(body.message_id, success=True, info=tuple(batch))
+            batch = []
+            size = 0
+        batch.append(info)
+        size += info_size
+    yield QueryResponse(body.message_id, success=body.success, info=tuple(batch))
+
+
+# The steps ------------------------------------------------------------------------------------------------------------
 # A reply that no node takes is offered again after this time. The wait grows by the same time with each attempt, up to
 # `MAX_RETRIES_APART` times as long.
 RETRY_AFTER = timedelta(seconds=10)
@@ -149,7 +317,7 @@ class SentReplies(Step):
 
     def committed(self, decided: list[Sent]) -> None:
         self._sends.recorded(len(decided))
-        log_refusals(refusal for sent in decided if sent.tried for refusal in sent.tried.refusals)
+        log_refusals(decided)
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop the result. The reply is sent once more when its lease ends."""
@@ -164,43 +332,32 @@ class SentReplies(Step):
 # Results --------------------------------------------------------------------------------------------------------------
 
 
-class Settled(NamedTuple):
-    """What is to be written about a reply that was sent: its state, and when it is due again, or None if it ends."""
-
-    sent: Sent
-    state: State
-    due_at: datetime | None = None
-
-
 def settle(results: Sequence[Sent], *, now: datetime) -> None:
     """Write what came of replies, in a transaction of the caller."""
-    settled = [_settled(sent, now) for sent in results]
-    _end([one for one in settled if not one.due_at], now=now)
-    rows = [(one.sent.reply.id, one.sent.reply.due_at, one.due_at, *_changes(one)) for one in settled if one.due_at]
-    work.again(REPLIES, rows, CHANGES)
-    _count(settled)
+    for sent in results:
+        sent.state, sent.due_at = _next(sent, now)
+    _end([sent for sent in results if not sent.due_at], now=now)
+    open_ = [sent for sent in results if sent.due_at]
+    work.again(REPLIES, [(sent.reply.id, sent.reply.due_at, sent.due_at, *_changes(sent)) for sent in open_], CHANGES)
+    _count(results)
 
 
-def _settled(sent: Sent, now: datetime) -> Settled:
-    reply, published = sent.reply, sent.published
+def _next(sent: Sent, now: datetime) -> tuple[State, datetime | None]:
+    """Return the state of a reply, and when it is due again, or None if it ends."""
+    reply = sent.reply
     if Verdict.CONFIRMED in (sent.before, sent.after):
-        return Settled(sent, State.CONFIRMED)
-    if published and not reply.needs_confirmation:
-        return Settled(sent, State.UNCONFIRMED)
-    if published:
-        return Settled(sent, State.PUBLISHED, _next_query_at(sent, published.at, now))
-    if reply.published_at:
-        return _not_repeated(sent, reply.published_at, now)
-    return Settled(sent, State.PENDING, now + RETRY_AFTER * min(max(reply.attempt_count, 1), MAX_RETRIES_APART))
-
-
-def _not_repeated(sent: Sent, published_at: datetime, now: datetime) -> Settled:
-    if sent.tried:  # every node refused the repetition, and the stores decide: they may have been late with it
-        return Settled(sent, State.PUBLISHED, now + CHECK_AFTER)
-    is_lost = sent.before is Verdict.MISSING and sent.reply.repeat_count >= MAX_REPEATS
-    if is_lost or published_at <= now - UNANSWERED_FOR:
-        return Settled(sent, State.UNCONFIRMED)
-    return Settled(sent, State.PUBLISHED, now + ASK_AGAIN_AFTER)
+        return State.CONFIRMED, None
+    if sent.at:
+        due_at = _next_query_at(sent, sent.at, now) if reply.needs_confirmation else None
+        return State.PUBLISHED if due_at else State.UNCONFIRMED, due_at
+    if not reply.published_at:
+        return State.PENDING, now + RETRY_AFTER * min(max(reply.attempt_count, 1), MAX_RETRIES_APART)
+    if sent.is_offered:  # every node refused the repetition, and the stores decide: they may have been late with it
+        return State.PUBLISHED, now + CHECK_AFTER
+    is_lost = sent.before is Verdict.MISSING and reply.repeat_count >= MAX_REPEATS
+    if is_lost or reply.published_at <= now - UNANSWERED_FOR:
+        return State.UNCONFIRMED, None
+    return State.PUBLISHED, now + ASK_AGAIN_AFTER
 
 
 def _next_query_at(sent: Sent, published_at: datetime, now: datetime) -> datetime:
@@ -210,23 +367,22 @@ def _next_query_at(sent: Sent, published_at: datetime, now: datetime) -> datetim
     return now if sent.after is Verdict.MISSING else now + ASK_AGAIN_AFTER
 
 
-def _changes(settled: Settled) -> tuple[Any, ...]:
+def _changes(sent: Sent) -> tuple[Any, ...]:
     """Return the values of `CHANGES`."""
-    sent, reply = settled.sent, settled.sent.reply
-    published = sent.published
-    counts = settled.state, reply.attempt_count, reply.repeat_count, reply.timestamp_ns
-    if published:
-        return *counts, published.hash, published.node, published.at
-    if settled.state is State.CONFIRMED and not reply.published_at:  # by a worker that died before it wrote so
+    reply = sent.reply
+    counts = sent.state, reply.attempt_count, reply.repeat_count, reply.timestamp_ns
+    if sent.node:
+        return *counts, sent.hash, sent.node.url, sent.at
+    if sent.state is State.CONFIRMED and not reply.published_at:  # by a worker that died before it wrote so
         return *counts, reply.hash, "", datetime.fromtimestamp(reply.timestamp_ns / 10**9, UTC)
     return *counts, reply.message_hash, reply.node, reply.published_at
 
 
-def _end(settled: Sequence[Settled], *, now: datetime) -> None:
+def _end(results: Sequence[Sent], *, now: datetime) -> None:
     rows = []
-    for one in settled:
-        confirmed_at = now if one.state is State.CONFIRMED else None
-        rows.append((one.sent.reply.id, one.sent.reply.due_at, *_changes(one), confirmed_at, day_of(now)))
+    for sent in results:
+        confirmed_at = now if sent.state is State.CONFIRMED else None
+        rows.append((sent.reply.id, sent.reply.due_at, *_changes(sent), confirmed_at, day_of(now)))
     work.done(REPLIES, rows)
 
 
@@ -237,32 +393,25 @@ def is_too_old(reply: Outgoing, now: datetime) -> bool:
 
 def give_up(replies: Sequence[Outgoing], *, now: datetime) -> None:
     """End replies that no node took, or no store had, for so long that no client waits for them."""
-    _end(
-        [Settled(Sent(reply), State.UNCONFIRMED if reply.published_at else State.ABANDONED) for reply in replies],
-        now=now,
-    )
+    states = [State.UNCONFIRMED if reply.published_at else State.ABANDONED for reply in replies]
+    _end([Sent(reply, state=state) for reply, state in zip(replies, states, strict=True)], now=now)
     count(REPLIES_ABANDONED, {(): len(replies)})
 
 
-def _count(settled: Sequence[Settled]) -> None:
+def _count(results: Sequence[Sent]) -> None:
     """Count and log what came of replies."""
-    published = [(one.sent.reply, taken) for one in settled if (taken := one.sent.published)]
-    count(REPLIES_PUBLISHED, [(taken.name,) for _, taken in published])
-    count(REPLIES_REPUBLISHED, [_form(reply, taken) for reply, taken in published if reply.published_at])
-    first = (taken.at - reply.created_at for reply, taken in published if not reply.published_at)
-    observe(PUBLISH_SECONDS, (waited.total_seconds() for waited in first))
-    count(REPLIES_CONFIRMED, {(): sum(one.state is State.CONFIRMED for one in settled)})
-    if missing := sum(one.sent.is_missing for one in settled):
+    count(REPLIES_PUBLISHED, [(sent.node.name,) for sent in results if sent.node])
+    repeated = (sent.hash == sent.reply.message_hash for sent in results if sent.node and sent.reply.published_at)
+    count(REPLIES_REPUBLISHED, [("identical" if is_same else "restamped",) for is_same in repeated])
+    waited = (sent.at - sent.reply.created_at for sent in results if sent.at and not sent.reply.published_at)
+    observe(PUBLISH_SECONDS, (each.total_seconds() for each in waited))
+    count(REPLIES_CONFIRMED, {(): sum(sent.state is State.CONFIRMED for sent in results)})
+    if missing := sum(sent.is_missing for sent in results):
         count(REPLIES_UNCONFIRMED, {(): missing})
         log.warning("replies_unconfirmed", count=missing)
-    if refused := sum(one.sent.tried is not None and not one.sent.published for one in settled):
+    if refused := sum(sent.is_refused for sent in results):
         log.warning("replies_not_published", count=refused)
-    lost = [one.sent for one in settled if one.state is State.UNCONFIRMED and not one.sent.published]
-    if lost:
+    if lost := [sent for sent in results if sent.state is State.UNCONFIRMED and not sent.node]:
         count(REPLIES_ABANDONED, {(): sum(sent.is_missing for sent in lost)})
         count(REPLIES_UNCHECKED, {(): sum(not sent.is_missing for sent in lost)})
         log.warning("replies_given_up", count=len(lost))
-
-
-def _form(reply: Outgoing, taken: Published) -> tuple[str]:
-    return ("identical" if taken.hash == reply.message_hash else "restamped",)

@@ -8,14 +8,17 @@ and the stores are asked first. Store nodes keep a message only while its timest
 archive window. A reply that is published twice within this window has the same bytes, and clients receive it once. A
 later repetition gets a new timestamp, which makes it a new message.
 
-A reply is offered to one node, and to the next one when the first refuses it or is slow.
+A reply is offered to one node, and to the next one when the first refuses it or is slow. A node that takes a message
+may lose it, and nwaku's relay route returns OK also when no peer is connected. A store that does not answer leaves the
+verdict open. No reply is published again for that, so that the outage of a store does not cause a flood.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum, auto
 from functools import partial
 from time import monotonic, time_ns
 from typing import NamedTuple
@@ -29,138 +32,73 @@ from kit.db.clock import clock
 from kit.tracing import Role, step
 from waku_bridge.codec.topics import message_hash
 from waku_bridge.dialect import MessageTooLarge, NodeError, Slow
+from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import PUBLISH_ERRORS
+from waku_bridge.models import ReplyFacts
 from waku_bridge.node import Nodes, WakuNode
-from waku_bridge.outbound.confirming import Stores, Verdict
-from waku_bridge.outbound.recording import LEASE, Outgoing
 
 log = structlog.get_logger(__name__)
 
-# Offering a reply to nodes --------------------------------------------------------------------------------------------
-# A node that has not answered for this long is slow, and the next one is offered the same reply (a hedged request). A
-# client waits three seconds.
-SLOW_AFTER_SECONDS = 0.5
+
+class Outgoing(NamedTuple):
+    """A reply that this process acts on: its row in the outbox, and what is known about earlier publications."""
+
+    id: int
+    due_at: datetime  # the end of the lease
+    envelope_hash: bytes  # of the envelope that it answers
+    part: int
+    message_type: int
+    pubsub_topic: str
+    content_topic: str
+    payload: bytes
+    timestamp_ns: int
+    created_at: datetime
+    needs_confirmation: bool = True  # stores are asked for it
+    is_discarded: bool = False
+    attempt_count: int = 0
+    repeat_count: int = 0
+    node: str = ""  # URL of the node that took it last
+    message_hash: bytes | None = None  # its hash in stores, once a node took it
+    published_at: datetime | None = None
+
+    @property
+    def message(self) -> WakuMessage:
+        """Return the reply in the form that nodes take."""
+        return WakuMessage(self.payload, self.content_topic, self.timestamp_ns)
+
+    @property
+    def hash(self) -> bytes:
+        """Return the hash that the reply has in stores, if any node took it."""
+        return self.message_hash or message_hash(self.pubsub_topic, self.message)
 
 
-class Published(NamedTuple):
-    """The publication of a reply: its hash in stores (32 bytes), the URL and the name of the node, and when."""
+class Verdict(Enum):
+    """The result of querying the stores for a reply."""
 
-    hash: bytes
-    node: str
-    name: str
-    at: datetime
-
-
-class Refusal(NamedTuple):
-    """A node that did not take a reply: its name, the type of our error, and the code of the node's answer."""
-
-    node: str
-    error: str
-    code: str
-
-
-class Tried(NamedTuple):
-    """The result of offering a reply to the nodes: which node took it, if any, and which refused it before."""
-
-    published: Published | None = None
-    refusals: Sequence[Refusal] = ()
-
-
-async def publish_one(reply: Outgoing, nodes: Nodes) -> Tried:
-    """Offer a reply to one node after the other, until one takes it.
-
-    The next node is offered the reply when one refuses it, or is slow and `Nodes.may_hedge`. Once a node has taken the
-    reply, those that still do not answer are cancelled. Both may publish it, because its bytes are the same.
-    """
-    # The node that took it before comes last: for two minutes gossip does not forward a message that it has seen.
-    left = nodes.in_order(last=reply.node)
-    offers: dict[asyncio.Task[Published | NodeError], _Offer] = {}
-    refusals: list[Refusal] = []
-    has_next = True
-    try:
-        while left or offers:
-            if left and (has_next or not offers):
-                offer = _Offer(left.pop(0), monotonic())
-                offers[asyncio.ensure_future(_offer(reply, offer, nodes))] = offer
-            timeout = SLOW_AFTER_SECONDS if left else None
-            done, _ = await asyncio.wait(offers, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                offer, result = offers.pop(each), each.result()
-                if isinstance(result, Published):
-                    silent = [offer for task, offer in offers.items() if not task.done()]
-                    return Tried(result, [*refusals, *_distrust_slow(silent, nodes)])
-                refusals.append(_refusal(offer.node, result))
-            has_next = bool(done) or nodes.may_hedge()
-        return Tried(None, refusals)
-    finally:
-        for each in offers:
-            each.cancel()
-
-
-class _Offer(NamedTuple):
-    """A reply is offered to a node since a monotonic time."""
-
-    node: WakuNode
-    since: float
-
-
-async def _offer(reply: Outgoing, offer: _Offer, nodes: Nodes) -> Published | NodeError:
-    """Offer a reply to one node, and note whether the node works."""
-    message, node = reply.message, offer.node
-    try:
-        await node.publish(reply.pubsub_topic, message)
-    except NodeError as error:
-        if not isinstance(error, MessageTooLarge):
-            nodes.failed(node, error)
-        return error
-    nodes.answered(node, monotonic() - offer.since)
-    return Published(message_hash(reply.pubsub_topic, message), node.url, node.name, clock.now())
-
-
-def _distrust_slow(offers: Iterable[_Offer], nodes: Nodes) -> Iterator[Refusal]:
-    """Yield a refusal for each node that is slow while another one took the reply, and prefer others for a while."""
-    for node, since in offers:
-        if monotonic() - since >= SLOW_AFTER_SECONDS:
-            nodes.failed(node, slow := Slow(f"{node.name} is slow"))
-            yield _refusal(node, slow)
-
-
-def _refusal(node: WakuNode, error: NodeError) -> Refusal:
-    return Refusal(node.name, type(error).__name__, error.code)
-
-
-def log_refusals(refusals: Iterable[Refusal]) -> None:
-    """Log and count the refusals of nodes, with one line for each kind."""
-    for (node, error, code), number in Counter(refusals).items():
-        log.warning("node_refused_replies", node=node, error=error, code=code, count=number)
-        PUBLISH_ERRORS.labels(node, code).inc(number)
-
-
-# Sending --------------------------------------------------------------------------------------------------------------
-# A send is cut off before its lease ends, so that its result is recorded by then.
-TIMEOUT_SECONDS = 0.9 * LEASE.total_seconds()
-# A message needs a second or two from publication to archive.
-CHECK_AFTER_SECONDS = 3.0
-# Five seconds less than the archive window, for transport and for clocks that differ.
-FRESH_NS = 15 * 10**9
-MAX_REPEATS = 4
-# Limit of repeated publications, which leaves capacity for new replies while a network loses everything.
-REPEATS = (Limit(200, 2.0),)
+    CONFIRMED = auto()
+    MISSING = auto()
+    UNKNOWN = auto()  # no store answered
 
 
 @dataclass(slots=True)
 class Sent:
-    """What is known about a reply after it was sent. A verdict is None where no query was made."""
+    """A reply and what came of this send. A verdict is None where no query was made."""
 
     reply: Outgoing
     before: Verdict | None = None  # about earlier publications
-    tried: Tried | None = None  # None if it was not offered to nodes
+    is_offered: bool = False
+    refusals: list[tuple[WakuNode, NodeError]] = field(default_factory=list)  # of nodes that did not take it
+    node: WakuNode | None = None  # the node that took it, when that was, and its hash in stores
+    at: datetime | None = None
+    hash: bytes | None = None
     after: Verdict | None = None  # about the publication of this send
+    state: ReplyFacts.State = ReplyFacts.State.PENDING  # what follows from it
+    due_at: datetime | None = None  # when the reply is due again, or None if it ends
 
     @property
-    def published(self) -> Published | None:
-        """Return the publication of this send, if a node took the reply."""
-        return self.tried.published if self.tried else None
+    def is_refused(self) -> bool:
+        """Return whether it was offered to nodes and none took it."""
+        return self.is_offered and self.node is None
 
     @property
     def is_missing(self) -> bool:
@@ -170,9 +108,174 @@ class Sent:
     @property
     def attributes(self) -> dict[str, object]:
         """Return the attributes of this send in the trace of the envelope."""
-        outcome = "refused" if self.published is None else "taken"
-        node = {"node": self.published.name} if self.published else {}
-        return {"attempt": self.reply.attempt_count, "outcome": outcome, **node}
+        attempt = {"attempt": self.reply.attempt_count, "outcome": "taken" if self.node else "refused"}
+        return {**attempt, "node": self.node.name} if self.node else {**attempt}
+
+
+# Offering a reply to nodes --------------------------------------------------------------------------------------------
+# A node that has not answered for this long is slow, and the next one is offered the same reply (a hedged request). A
+# client waits three seconds.
+SLOW_AFTER_SECONDS = 0.5
+
+
+async def publish(sent: Sent, nodes: Nodes) -> None:
+    """Offer a reply to one node after the other, until one takes it.
+
+    The next node is offered the reply when one refuses it, or is slow and `Nodes.may_hedge`. Once a node has taken the
+    reply, those that still do not answer are cancelled. Both may publish it, because its bytes are the same.
+    """
+    # The node that took it before comes last: for two minutes gossip does not forward a message that it has seen.
+    left = nodes.in_order(last=sent.reply.node)
+    offers: dict[asyncio.Task[NodeError | None], tuple[WakuNode, float]] = {}
+    has_next, sent.is_offered = True, True
+    try:
+        while (left or offers) and not sent.node:
+            if left and (has_next or not offers):
+                node = left.pop(0)
+                offers[asyncio.ensure_future(_offer(sent.reply, node, nodes))] = node, monotonic()
+            timeout = SLOW_AFTER_SECONDS if left else None
+            done, _ = await asyncio.wait(offers, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                node, _since = offers.pop(each)
+                if error := each.result():
+                    sent.refusals.append((node, error))
+                elif not sent.node:
+                    sent.node, sent.at = node, clock.now()
+                    sent.hash = message_hash(sent.reply.pubsub_topic, sent.reply.message)
+            has_next = bool(done) or nodes.may_hedge()
+    finally:
+        for each in offers:
+            each.cancel()
+    for node, since in offers.values():
+        if monotonic() - since >= SLOW_AFTER_SECONDS:  # others are preferred for a while
+            nodes.failed(node, slow := Slow(f"{node.name} is slow"))
+            sent.refusals.append((node, slow))
+
+
+async def _offer(reply: Outgoing, node: WakuNode, nodes: Nodes) -> NodeError | None:
+    """Offer a reply to one node, and note whether the node works. Return its refusal, or None if it took the reply."""
+    since = monotonic()
+    try:
+        await node.publish(reply.pubsub_topic, reply.message)
+    except NodeError as error:
+        if not isinstance(error, MessageTooLarge):
+            nodes.failed(node, error)
+        return error
+    nodes.answered(node, monotonic() - since)
+    return None
+
+
+def log_refusals(results: Iterable[Sent]) -> None:
+    """Log and count the refusals of nodes, with one line for each kind."""
+    refusals = [refusal for sent in results for refusal in sent.refusals]
+    kinds = Counter((node.name, type(error).__name__, error.code) for node, error in refusals)
+    for (node, error, code), number in kinds.items():
+        log.warning("node_refused_replies", node=node, error=error, code=code, count=number)
+        PUBLISH_ERRORS.labels(node, code).inc(number)
+
+
+# Asking stores for replies --------------------------------------------------------------------------------------------
+STORES_ASKED = 2
+# A store answers with at most 100 messages.
+HASHES_PER_QUERY = 100
+ASK_EVERY_SECONDS = 2.0
+# Time in which the replies of a batch join one round.
+GATHERING_SECONDS = 0.05
+# A reply by its hash (32 bytes) in stores, and the URL of the node that took it, where that is known.
+Question = tuple[bytes, str]
+
+
+def judge(taker: str, known_by: Mapping[str, bool]) -> Verdict:
+    """Return the verdict about a reply. ``known_by`` says, for each store URL that answered, if it has the reply.
+
+    The node that took a message has it in its own store whether or not it reached any peer. So the answer of that node
+    counts only where no other store answered.
+    """
+    others = [is_known for url, is_known in known_by.items() if url != taker]
+    answers = others or list(known_by.values())
+    if not answers:
+        return Verdict.UNKNOWN
+    return Verdict.CONFIRMED if any(answers) else Verdict.MISSING
+
+
+class Stores:
+    """The stores of a process, which are queried for many replies in one round. Only the event loop may use it."""
+
+    def __init__(self, stores: Nodes) -> None:
+        self._stores = stores
+        self._asked: dict[Question, asyncio.Future[Verdict]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._next_at = 0.0
+
+    @property
+    def exist(self) -> bool:
+        """Return whether any store is configured."""
+        return bool(self._stores.in_order())
+
+    async def ask(self, reply_hash: bytes, taker: str) -> Verdict:
+        """Query the stores for a reply in the next round, and return the verdict."""
+        if not self.exist:
+            return Verdict.UNKNOWN
+        verdict = self._asked.setdefault((reply_hash, taker), asyncio.get_running_loop().create_future())
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_in_rounds())
+        return await asyncio.shield(verdict)  # a send that is cut off must not cancel it
+
+    async def _ask_in_rounds(self) -> None:
+        while self._asked:
+            await asyncio.sleep(max(self._next_at - monotonic(), GATHERING_SECONDS))
+            self._next_at = monotonic() + ASK_EVERY_SECONDS
+            asked, self._asked = self._asked, {}
+            answers: Mapping[bytes, Mapping[str, bool]] = {}
+            try:
+                answers = await self._ask_all(asked)
+            except Exception as error:  # noqa: BLE001 - a fault of ours: the verdict is UNKNOWN, and the query is repeated
+                log.error("stores_not_asked", error=type(error).__name__)  # noqa: TRY400 - nothing to trace
+            for (reply_hash, taker), verdict in asked.items():
+                verdict.set_result(judge(taker, answers.get(reply_hash, {})))
+
+    async def _ask_all(self, asked: Collection[Question]) -> dict[bytes, dict[str, bool]]:
+        """Return for each hash whether the stores that answered have it, by the URL of the store."""
+        wanted: dict[WakuNode, list[bytes]] = defaultdict(list)
+        hashes: dict[str, list[bytes]] = defaultdict(list)
+        for reply_hash, taker in asked:
+            hashes[taker].append(reply_hash)
+        for taker, taken in hashes.items():
+            for store in self._stores.trusted(last=taker)[:STORES_ASKED]:
+                wanted[store] += taken
+        answers: dict[bytes, dict[str, bool]] = defaultdict(dict)
+        await asyncio.gather(*(self._ask_one(store, hashes, answers) for store, hashes in wanted.items()))
+        return answers
+
+    async def _ask_one(self, store: WakuNode, hashes: Sequence[bytes], answers: dict[bytes, dict[str, bool]]) -> None:
+        """Send queries to a store one after the other, because it serves others too, and stop at the first failure."""
+        for start in range(0, len(hashes), HASHES_PER_QUERY):
+            some = hashes[start : start + HASHES_PER_QUERY]
+            started = monotonic()
+            try:
+                known = await store.known(some)
+            except NodeError as error:
+                log.warning("store_not_asked", node=store.name, error=type(error).__name__, code=error.code)
+                self._stores.failed(store, error)
+                return
+            self._stores.answered(store, monotonic() - started)
+            for each in some:
+                answers[each][store.url] = each in known
+
+
+# Sending --------------------------------------------------------------------------------------------------------------
+# The worker that decides on a reply has this long to publish it and to ask the stores for it. Then any worker acts on
+# it, while a second publication still has the same bytes.
+LEASE = timedelta(seconds=12)
+# A send is cut off before its lease ends, so that its result is recorded by then.
+TIMEOUT_SECONDS = 0.9 * LEASE.total_seconds()
+# A message needs a second or two from publication to archive.
+CHECK_AFTER_SECONDS = 3.0
+# Five seconds less than the archive window, for transport and for clocks that differ.
+FRESH_NS = 15 * 10**9
+MAX_REPEATS = 4
+# Limit of repeated publications, which leaves capacity for new replies while a network loses everything.
+REPEATS = (Limit(200, 2.0),)
 
 
 class Sends(InFlight[Sent]):
@@ -199,8 +302,8 @@ class Sends(InFlight[Sent]):
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self._offer(sent, is_new=is_new)
-                if sent.published and not sent.reply.repeat_count:
-                    await self._confirm(sent, sent.published)
+                if sent.node and not sent.reply.repeat_count:
+                    await self._confirm(sent)
         except TimeoutError:
             log.warning("sending_cut_off")
         except Exception as error:  # noqa: BLE001 - a fault of ours: the reply stays in the outbox
@@ -235,18 +338,18 @@ class Sends(InFlight[Sent]):
             repeat_count=reply.repeat_count + bool(reply.published_at),
             timestamp_ns=now_ns if now_ns - reply.timestamp_ns > FRESH_NS else reply.timestamp_ns,
         )
-        sent.tried, began_ns = Tried(), time_ns()
+        began_ns = time_ns()
         try:
-            sent.tried = await publish_one(sent.reply, self._nodes)
+            await publish(sent, self._nodes)
         finally:
-            attributes, is_error = sent.attributes, sent.published is None
+            attributes, is_error = sent.attributes, sent.node is None
             step("publish", reply.envelope_hash, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
 
-    async def _confirm(self, sent: Sent, published: Published) -> None:
+    async def _confirm(self, sent: Sent) -> None:
         """Ask the stores for a reply that was just published. A later repetition is asked for when it is due."""
-        if sent.reply.needs_confirmation and self._stores.exist:
+        if sent.reply.needs_confirmation and self._stores.exist and sent.node and sent.hash:
             await asyncio.sleep(CHECK_AFTER_SECONDS)
-            sent.after = await self._ask(sent.reply, published.hash, published.node)
+            sent.after = await self._ask(sent.reply, sent.hash, sent.node.url)
 
     async def _ask(self, reply: Outgoing, reply_hash: bytes, taker: str) -> Verdict:
         began_ns = time_ns()

@@ -24,10 +24,8 @@ from waku_bridge.console import operator_actions
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import Reply, outbox, record, recording
-from waku_bridge.outbound.confirming import Verdict
-from waku_bridge.outbound.recording import Outgoing
-from waku_bridge.outbound.sending import Sent
+from waku_bridge.outbound import Reply, outbox, record
+from waku_bridge.outbound.sending import Outgoing, Sent, Verdict
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session
 
@@ -194,7 +192,7 @@ def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: OutboundReply.State
 
 def test_a_reply_is_searched_only_in_the_days_on_which_it_may_have_ended() -> None:
     near = {removal.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
-    plan = generic_plan(with_days(recording._INSERT, AFTER))
+    plan = generic_plan(with_days(outbox._INSERT, AFTER))
     assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
 
 

@@ -23,7 +23,7 @@ from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge import node as node_client
 from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox, Reply, confirming, outbox, sending
+from waku_bridge.outbound import Nodes, Outbox, Reply, outbox, sending
 
 
 @dataclass
@@ -93,7 +93,7 @@ def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask the stores as soon as a reply is published, and record what came of it at once."""
     monkeypatch.setattr(outbox, "NOTED_WITHIN_SECONDS", 0.0)
     monkeypatch.setattr(sending, "CHECK_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(confirming, "ASK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(sending, "ASK_EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture

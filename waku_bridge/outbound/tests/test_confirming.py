@@ -22,10 +22,8 @@ from waku_bridge.dialect import Busy
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply
 from waku_bridge.outbound import Nodes, Reply, outbox, record, sending
-from waku_bridge.outbound.confirming import HASHES_PER_QUERY, Verdict, judge
 from waku_bridge.outbound.outbox import ASK_AGAIN_AFTER, CHECK_AFTER, UNANSWERED_FOR
-from waku_bridge.outbound.recording import LEASE
-from waku_bridge.outbound.sending import MAX_REPEATS
+from waku_bridge.outbound.sending import HASHES_PER_QUERY, LEASE, MAX_REPEATS, Verdict, judge
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 SECOND_NS = 10**9

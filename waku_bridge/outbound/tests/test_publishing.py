@@ -36,8 +36,7 @@ from waku_bridge.models import OutboundReply
 from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, WakuNode
 from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, record, reply_to, return_address, sending
 from waku_bridge.outbound.outbox import CHECK_AFTER
-from waku_bridge.outbound.recording import LEASE, Outgoing
-from waku_bridge.outbound.sending import publish_one
+from waku_bridge.outbound.sending import LEASE, Outgoing, Sent
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -252,8 +251,9 @@ def test_slow_nodes_get_each_reply_twice_for_a_tenth_of_all_replies_at_most(monk
             return await super().publish(pubsub_topic, message)
 
     async def publish_all(count):
-        tried = await asyncio.gather(*(publish_one(outgoing(), both) for _ in range(count)))
-        assert all(each.published for each in tried)
+        results = [Sent(outgoing()) for _ in range(count)]
+        await asyncio.gather(*(sending.publish(sent, both) for sent in results))
+        assert all(sent.node for sent in results)
 
     first, second = Slow("http://first"), Slow("http://second")
     both = Nodes([first, second])
