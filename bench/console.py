@@ -37,7 +37,7 @@ from embedded.management.commands.seed_bench import chat_keys
 from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.api import tokens
-from pushserver.models import ApiToken, AttemptMinute, TrafficMinute
+from pushserver.models import ApiToken, Count, TrafficMinute
 from registrations.models import Registration
 from spark_reports.models import ErrorRate
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -146,9 +146,11 @@ def _count_minutes() -> None:
     counts = {"request_count": 160, "reply_count": 320, "dispatch_p50_ms": 40, "dispatch_p95_ms": 90}
     replies = {"reply_p50_ms": 70, "reply_p95_ms": 150}
     traffic = [TrafficMinute(begin_at=begin, counted_at=end, **counts, **replies) for begin in begins]
-    attempts = [AttemptMinute(begin_at=at, outcome=kind, code=code, count=9) for at in begins for kind, code in kinds]
+    attempts = [
+        Count(figure="attempts", begin_at=at, outcome=kind, code=code, count=9) for at in begins for kind, code in kinds
+    ]
     TrafficMinute.objects.bulk_create(traffic, ignore_conflicts=True)
-    AttemptMinute.objects.bulk_create(attempts, ignore_conflicts=True)
+    Count.objects.bulk_create(attempts, ignore_conflicts=True)
 
 
 def _clients() -> tuple[Client, Client]:

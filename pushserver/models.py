@@ -90,79 +90,33 @@ class TrafficMinute(models.Model):
         return f"Traffic of {self.begin_at:%Y-%m-%d %H:%M}"
 
 
-class BridgeMinute(models.Model):
-    """Requests that came through one bridge in one minute, and replies that it sent."""
+class Count(models.Model):
+    """A count of one minute, or the sum of one hour: see `history`.
 
-    begin_at = models.DateTimeField()
-    bridge = models.TextField()
-    request_count = models.PositiveIntegerField()
-    reply_count = models.PositiveIntegerField()
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["begin_at", "bridge"], name="one_count_per_minute_and_bridge"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.request_count} requests by {self.bridge} in {self.begin_at:%Y-%m-%d %H:%M}"
-
-
-class TrafficHour(models.Model):
-    """Sum of one flow in one whole hour. Sums are kept for five weeks, as the usual figures of each hour of the day."""
-
-    begin_at = models.DateTimeField()
-    flow = models.TextField()  # see `history.hours`
-    count = models.PositiveIntegerField()
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["begin_at", "flow"], name="one_count_per_hour_and_flow"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.count} {self.flow} in the hour from {self.begin_at:%Y-%m-%d %H:%M}"
-
-
-class AttemptMinute(models.Model):
-    """Number of attempts of one minute with this outcome and code.
-
-    The number of codes is limited, because they are ours. The number of channels is limited, because all apps without
-    a delivery are counted together.
+    There are few rows. Codes are ours, and all apps without a delivery are counted together. The sums of hours are kept
+    for five weeks, as the usual figures of each hour of the day.
     """
 
+    class Figure(models.TextChoices):
+        REQUESTS = "requests"  # of a minute, by bridge
+        REPLIES = "replies"  # of a minute, sent by a bridge
+        ATTEMPTS = "attempts"  # of a minute, by app, outcome and code
+        # Notifications by their last state. A delivered one counts in the minute of its last attempt.
+        ENDS = "ends"
+        HOUR = "hour"  # the sum of a flow: see `history.hours`
+
+    pk = models.CompositePrimaryKey("figure", "begin_at", "subject", "outcome", "code")
+    figure = models.TextField(choices=Figure.choices)
     begin_at = models.DateTimeField()
-    channel = models.TextField(blank=True)
-    outcome = models.TextField()
-    code = models.TextField(blank=True)
+    subject = models.TextField(blank=True, default="")  # a bridge, an app, or a flow
+    outcome = models.TextField(blank=True, default="")  # of attempts, or the state of notifications
+    code = models.TextField(blank=True, default="")  # of attempts
     count = models.PositiveIntegerField()
 
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["begin_at", "channel", "outcome", "code"], name="one_count_per_minute_and_channel"
-            ),
-        ]
-
     def __str__(self) -> str:
-        return f"{self.count} {self.outcome} {self.code} in {self.begin_at:%Y-%m-%d %H:%M}"
-
-
-class NotificationMinute(models.Model):
-    """Number of notifications that ended in this state in one minute. A delivered one counts in the minute of its last
-    attempt.
-    """
-
-    begin_at = models.DateTimeField()
-    state = models.TextField()
-    count = models.PositiveIntegerField()
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["begin_at", "state"], name="one_count_per_minute_and_state"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.count} {self.state} in {self.begin_at:%Y-%m-%d %H:%M}"
+        return (
+            f"{self.count} {self.figure} {self.subject} {self.outcome} {self.code} from {self.begin_at:%Y-%m-%d %H:%M}"
+        )
 
 
 class Incident(models.Model):

@@ -13,7 +13,7 @@ from kit.health.space import SIZE_OF_DATABASE
 from kit.operations import Operations, parts_in_use
 from notifications.messages import Outcome
 from pushserver.history.volumes import MIB, volumes
-from pushserver.models import TrafficHour
+from pushserver.models import Count
 from registrations import token_types
 from registrations.console.labels import devices_of
 
@@ -21,36 +21,39 @@ HOUR = timedelta(hours=1)
 KEPT = timedelta(weeks=5)
 # After this time the last minute of an hour has been counted twice.
 SETTLED_AFTER = timedelta(minutes=5)
+_HOUR = Count.Figure.HOUR
 # An hour with minutes that were not counted is left out, because its sum is unknown.
 _ADD_UP: LiteralString = f"""
     WITH hours AS (
         SELECT date_trunc('hour', begin_at, 'UTC') AS hour_at FROM pushserver_trafficminute
         WHERE begin_at < date_trunc('hour', %(settled)s::timestamptz, 'UTC') AND begin_at >= coalesce(
-            (SELECT max(begin_at) + interval '1 hour' FROM pushserver_traffichour), '-infinity')
+            (SELECT max(begin_at) + interval '1 hour' FROM pushserver_count WHERE figure = '{_HOUR}'), '-infinity')
         GROUP BY 1 HAVING count(*) = 60
     )
-    INSERT INTO pushserver_traffichour (begin_at, flow, count)
-    SELECT hour_at, flow, (
-        SELECT coalesce(sum(request_count), 0) FROM pushserver_bridgeminute
-        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND bridge = name)
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{_HOUR}', hour_at, flow, '', '', (
+        SELECT coalesce(sum(count), 0) FROM pushserver_count WHERE figure = '{Count.Figure.REQUESTS}'
+            AND begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND subject = name)
     FROM hours, unnest(%(bridge_flows)s::text[], %(bridges)s::text[]) AS bridge_flow (flow, name)
     UNION ALL
-    SELECT hour_at, flow, sum((
-        SELECT coalesce(sum(count), 0) FROM pushserver_attemptminute
-        WHERE begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Outcome.DELIVERED}'
-            AND (channel = name OR starts_with(channel, name || ' '))))
+    SELECT '{_HOUR}', hour_at, flow, '', '', sum((
+        SELECT coalesce(sum(count), 0) FROM pushserver_count WHERE figure = '{Count.Figure.ATTEMPTS}'
+            AND begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Outcome.DELIVERED}'
+            AND (subject = name OR starts_with(subject, name || ' '))))
     FROM hours, unnest(%(device_flows)s::text[], %(kinds)s::text[]) AS device_flow (flow, name)
     GROUP BY hour_at, flow
     UNION ALL
-    SELECT max(hour_at), flow, mib FROM hours, unnest(
+    SELECT '{_HOUR}', max(hour_at), flow, '', '', mib FROM hours, unnest(
         %(volume_flows)s::text[] || '{SIZE_OF_DATABASE}'::text,
         %(free_mib)s::integer[] || (pg_database_size(current_database()) / {MIB})::integer) AS space (flow, mib)
     GROUP BY flow, mib
-    ON CONFLICT (begin_at, flow) DO NOTHING
+    ON CONFLICT (figure, begin_at, subject, outcome, code) DO NOTHING
 """
 _USUAL: LiteralString = f"""
-    SELECT flow, array_agg(count ORDER BY count) FROM pushserver_traffichour
-    WHERE begin_at = ANY(%(hours)s) AND flow <> '{SIZE_OF_DATABASE}' AND NOT starts_with(flow, 'free ') GROUP BY flow
+    SELECT subject, array_agg(count ORDER BY count) FROM pushserver_count
+    WHERE figure = '{_HOUR}' AND begin_at = ANY(%(hours)s)
+        AND subject <> '{SIZE_OF_DATABASE}' AND NOT starts_with(subject, 'free ')
+    GROUP BY subject
 """
 
 
@@ -89,7 +92,7 @@ def add_up(*, now: datetime) -> None:
             "free_mib": [volume.free_mib for volume in seen],
         },
     )
-    TrafficHour.objects.filter(begin_at__lt=now - KEPT - HOUR).delete()
+    Count.objects.filter(figure=_HOUR, begin_at__lt=now - KEPT - HOUR).delete()
 
 
 def read_usual(at: datetime) -> Mapping[str, Sequence[int]]:

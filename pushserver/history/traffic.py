@@ -16,10 +16,12 @@ from kit.db.statements import table
 from kit.operations import parts
 from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
-from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
+from pushserver.models import Count, TrafficMinute
 from registrations import token_types
 from registrations.console.labels import sql_case, sql_with_topic
 
+Figure = Count.Figure
+OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS)
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
 # The same hour of yesterday is shown beside the last one.
@@ -43,11 +45,10 @@ COUNT_TRAFFIC = f"""
     ), replies AS ({{replies}}
         UNION ALL SELECT bridge, NULL FROM refused  -- a reply that is confirmed leaves no row
     ), by_bridge AS (
-        INSERT INTO pushserver_bridgeminute (begin_at, bridge, request_count, reply_count)
-        SELECT %(begin)s, bridge, coalesce(requests.number, 0), coalesce(sent.number, 0)
-        FROM requests FULL JOIN (SELECT bridge, count(*) AS number FROM replies GROUP BY bridge) AS sent USING (bridge)
-        ON CONFLICT (begin_at, bridge) DO UPDATE
-        SET (request_count, reply_count) = (excluded.request_count, excluded.reply_count)
+        INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+        SELECT '{Figure.REQUESTS}', %(begin)s, bridge, '', '', number FROM requests
+        UNION ALL SELECT '{Figure.REPLIES}', %(begin)s, bridge, '', '', count(*) FROM replies GROUP BY bridge
+        ON CONFLICT (figure, begin_at, subject, outcome, code) DO UPDATE SET count = excluded.count
     )
     INSERT INTO pushserver_trafficminute
         (begin_at, counted_at, request_count, reply_count,
@@ -70,8 +71,8 @@ COUNT_TRAFFIC = f"""
 """
 NO_REPLIES = "SELECT '' AS bridge, 0.0 AS ms WHERE FALSE"
 COUNT_ATTEMPTS = f"""
-    INSERT INTO pushserver_attemptminute (begin_at, channel, outcome, code, count)
-    SELECT %(begin)s,
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.ATTEMPTS}', %(begin)s,
         {{name}} || CASE WHEN attempt.token_type IN {{with_topic}}
             THEN ' ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to') ELSE '' END,
         outcome, code, count(*)
@@ -79,18 +80,19 @@ COUNT_ATTEMPTS = f"""
     LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
         AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome IS NOT NULL
-    GROUP BY 2, outcome, code
+    GROUP BY 3, outcome, code
 """
 COUNT_ENDS = f"""
-    INSERT INTO pushserver_notificationminute (begin_at, state, count)
-    SELECT %(begin)s, state, count(*) FROM notifications_notification
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.ENDS}', %(begin)s, '', state, '', count(*) FROM notifications_notification
     WHERE finished_at >= %(begin)s AND finished_at < %(end)s AND ended_on = %(day)s
         AND state IN ('{Notification.State.DEAD_TOKEN}', '{Notification.State.UNDELIVERABLE}',
             '{Notification.State.UNCONFIRMED}', '{Notification.State.EXPIRED}', '{Notification.State.WITHDRAWN}',
             '{Notification.State.COALESCED}')
     GROUP BY state
     UNION ALL
-    SELECT %(begin)s, '{Notification.State.DELIVERED}', count(*) FROM {table(EndedAttempt)} AS attempt
+    SELECT '{Figure.ENDS}', %(begin)s, '', '{Notification.State.DELIVERED}', '', count(*)
+    FROM {table(EndedAttempt)} AS attempt
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
         HAVING count(*) > 0
 """
@@ -101,8 +103,8 @@ def count_owed(*, now: datetime) -> Iterator[int]:
     for begin_at in _owed(now):
         count(begin_at, now=now)
         yield 1
-    for minutes_of in (TrafficMinute, BridgeMinute, AttemptMinute, NotificationMinute):
-        minutes_of.objects.filter(begin_at__lt=now - KEPT).delete()
+    for counts in (TrafficMinute.objects, Count.objects.filter(figure__in=OF_MINUTES)):
+        counts.filter(begin_at__lt=now - KEPT).delete()
 
 
 @transaction.atomic
@@ -118,9 +120,8 @@ def count(begin_at: datetime, *, now: datetime) -> None:
     with connection.cursor() as cursor:
         cursor.execute(with_days(_count_traffic(), begin_at), values)
         # The outcome of an attempt may have changed, by a late answer after the loss of its worker.
-        AttemptMinute.objects.filter(begin_at=begin_at).delete()
+        Count.objects.filter(figure__in=(Figure.ATTEMPTS, Figure.ENDS), begin_at=begin_at).delete()
         cursor.execute(_count_attempts(), values)
-        NotificationMinute.objects.filter(begin_at=begin_at).delete()
         cursor.execute(COUNT_ENDS, values)
 
 

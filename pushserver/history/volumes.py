@@ -10,6 +10,7 @@ from django.conf import settings
 
 from kit.health.indicators import listed
 from kit.health.space import SIZE_OF_DATABASE, Volume
+from pushserver.models import Count
 
 MIB = 2**20
 MOUNTS = Path("/proc/self/mounts")
@@ -17,11 +18,12 @@ MOUNTS = Path("/proc/self/mounts")
 REMOTE = ("9p", "afs", "autofs", "ceph", "cifs", "fuse.", "gluster", "lustre", "nfs", "smb")
 # The first and the last known value of each flow within a day, with their times.
 PAST: LiteralString = f"""
-    SELECT flow, min(begin_at), (array_agg(count ORDER BY begin_at))[1],
+    SELECT subject, min(begin_at), (array_agg(count ORDER BY begin_at))[1],
         max(begin_at), (array_agg(count ORDER BY begin_at DESC))[1]
-    FROM pushserver_traffichour
-    WHERE begin_at > now() - interval '1 day' AND (flow = '{SIZE_OF_DATABASE}' OR flow LIKE 'free %')
-    GROUP BY flow
+    FROM pushserver_count
+    WHERE figure = '{Count.Figure.HOUR}' AND begin_at > now() - interval '1 day'
+        AND (subject = '{SIZE_OF_DATABASE}' OR subject LIKE 'free %')
+    GROUP BY subject
 """
 
 

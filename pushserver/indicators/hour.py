@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
@@ -14,10 +14,12 @@ from notifications.messages import Outcome
 from notifications.models import BeyondLimit
 from pushserver.history import traffic
 from pushserver.indicators.kinds.results import ChannelTries
-from pushserver.models import AttemptMinute, BridgeMinute, NotificationMinute, TrafficMinute
+from pushserver.models import Count, TrafficMinute
 
 DELIVERED = Outcome.DELIVERED
+Figure = Count.Figure
 Tries = Mapping[tuple[str, str], int]
+ByBridge = Mapping[tuple[datetime, str], int]
 # A minute is counted some seconds after its end, so at most the two newest minutes may be missing.
 NOT_YET_COUNTED = timedelta(minutes=2)
 
@@ -44,8 +46,8 @@ class BeyondFigures(NamedTuple):
 class Hour:
     """The last hour, minute by minute, oldest first. ``counted`` has no entry for minutes that are not counted.
 
-    ``by_channel`` counts the attempts of each minute by channel, outcome and code. ``by_bridge`` has the requests and
-    replies of each bridge in each minute. ``ended`` counts the notifications of the hour by their final state.
+    ``by_channel`` counts the attempts of each minute by channel, outcome and code. ``requests`` and ``replies``
+    count those of each bridge in each minute. ``ended`` counts the notifications of the hour by their final state.
     ``yesterday`` is the same hour a day ago, or None if nothing was counted then. ``beyond`` counts the pushes beyond
     each limit, the most frequent first.
     """
@@ -53,7 +55,8 @@ class Hour:
     begins_at: Sequence[datetime]
     counted: Mapping[datetime, TrafficMinute]
     by_channel: Mapping[datetime, ChannelTries] = field(default_factory=dict)
-    by_bridge: Mapping[tuple[datetime, str], BridgeMinute] = field(default_factory=dict)
+    requests: ByBridge = field(default_factory=dict)
+    replies: ByBridge = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     yesterday: "Yesterday | None" = None
     beyond: Sequence[BeyondFigures] = ()
@@ -74,10 +77,7 @@ class Hour:
 
     def requests_by(self, bridge: str) -> list[float | None]:
         """Return the number of requests of a bridge for each minute, and None for a minute that was not counted."""
-        return [
-            found.request_count if (found := self.by_bridge.get((at, bridge))) else 0 if at in self.counted else None
-            for at in self.begins_at
-        ]
+        return [self.requests.get((at, bridge), 0 if at in self.counted else None) for at in self.begins_at]
 
     def delivered_to(self, kinds: Sequence[str]) -> list[float | None]:
         """Return the number of pushes delivered to these kinds of tokens for each minute, and None for a minute that
@@ -104,8 +104,11 @@ class Hour:
 
     def of_bridge(self, bridge: str) -> tuple[int, int]:
         """Return the number of requests of a bridge in the hour, and of replies that it sent."""
-        rows = [row for (_, name), row in self.by_bridge.items() if name == bridge]
-        return sum(row.request_count for row in rows), sum(row.reply_count for row in rows)
+        requests, replies = (
+            sum(number for (_, name), number in counts.items() if name == bridge)
+            for counts in (self.requests, self.replies)
+        )
+        return requests, replies
 
     def tries(self) -> Counter[tuple[str, str]]:
         """Return the number of attempts of the hour by outcome and code."""
@@ -127,27 +130,32 @@ class Hour:
 def read_hour(now: datetime) -> Hour:
     """Read the sixty minutes before this one."""
     begins_at = traffic.minutes(now)
-    shown = {"begin_at__gte": begins_at[0], "begin_at__lte": begins_at[-1]}
     by_channel: dict[datetime, dict[tuple[str, str, str], int]] = {}
-    rows = AttemptMinute.objects.filter(**shown).values_list("begin_at", "channel", "outcome", "code", "count")
+    rows = _of(Figure.ATTEMPTS, begins_at).values_list("begin_at", "subject", "outcome", "code", "count")
     for begin_at, channel, outcome, code, number in rows:
         by_channel.setdefault(begin_at, {})[channel, outcome, code] = number
     counted = TrafficMinute.objects.in_bulk(begins_at)
-    by_bridge = {(row.begin_at, row.bridge): row for row in BridgeMinute.objects.filter(**shown)}
+    requests, replies = (
+        {(row.begin_at, row.subject): row.count for row in _of(figure, begins_at)}
+        for figure in (Figure.REQUESTS, Figure.REPLIES)
+    )
     ended, yesterday = _ended(begins_at), _yesterday(begins_at)
-    return Hour(begins_at, counted, by_channel, by_bridge, ended, yesterday, _beyond(now))
+    return Hour(begins_at, counted, by_channel, requests, replies, ended, yesterday, _beyond(now))
+
+
+def _of(figure: Figure, begins_at: Sequence[datetime]) -> QuerySet[Count]:
+    return Count.objects.filter(figure=figure, begin_at__range=(begins_at[0], begins_at[-1]))
 
 
 def _ended(begins_at: Sequence[datetime]) -> dict[str, int]:
-    rows = NotificationMinute.objects.filter(begin_at__gte=begins_at[0], begin_at__lte=begins_at[-1])
-    return dict(rows.values_list("state").annotate(Sum("count")))
+    return dict(_of(Figure.ENDS, begins_at).values_list("outcome").annotate(Sum("count")))
 
 
 def _yesterday(begins_at: Sequence[datetime]) -> Yesterday | None:
     before = [begin_at - traffic.DAY for begin_at in (begins_at[0], begins_at[-1])]
     if not TrafficMinute.objects.filter(begin_at__range=before).exists():
         return None
-    rows = AttemptMinute.objects.filter(begin_at__range=before).values_list("outcome", "code")
+    rows = _of(Figure.ATTEMPTS, before).values_list("outcome", "code")
     tries = {(outcome, code): number for outcome, code, number in rows.annotate(Sum("count"))}
     return Yesterday(tries, _ended(before))
 

@@ -11,10 +11,11 @@ from pushserver.history import hours, retention
 from pushserver.history.volumes import PAST, volumes
 from pushserver.indicators.incidents import Memory, recall, remember
 from pushserver.indicators.kinds.server import BROKER, DISK
-from pushserver.models import AttemptMinute, BridgeMinute, Incident, TrafficHour, TrafficMinute
+from pushserver.models import Count, Incident, TrafficMinute
 from tests.rig.rows import make
 
 pytestmark = pytest.mark.django_db
+HOURS = Count.objects.filter(figure="hour")
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -24,15 +25,15 @@ def count_minutes(begin_at: datetime, minutes: int, *, requests: int = 0, delive
         at = begin_at + number * MINUTE
         TrafficMinute.objects.create(begin_at=at, counted_at=at, request_count=requests, reply_count=0)
         if requests:
-            BridgeMinute.objects.create(begin_at=at, bridge="waku", request_count=requests, reply_count=0)
+            Count.objects.create(figure="requests", begin_at=at, subject="waku", count=requests)
         for channel, outcome in (("APN app", "delivered"), ("APN", "delivered"), ("APN app", "transient")):
-            AttemptMinute.objects.create(begin_at=at, channel=channel, outcome=outcome, count=delivered)
+            Count.objects.create(figure="attempts", begin_at=at, subject=channel, outcome=outcome, count=delivered)
 
 
 def known() -> dict[tuple[datetime, str], int]:
     """Return the flows of messages."""
-    rows = TrafficHour.objects.exclude(flow__startswith="free ").exclude(flow=SIZE_OF_DATABASE)
-    return {(row.begin_at, row.flow): row.count for row in rows}
+    rows = HOURS.exclude(subject__startswith="free ").exclude(subject=SIZE_OF_DATABASE)
+    return {(row.begin_at, row.subject): row.count for row in rows}
 
 
 def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled_with_the_space_of_volumes():
@@ -45,9 +46,9 @@ def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled_with_the_s
     hours.add_up(now=NOON + HOUR + 6 * MINUTE)
     assert known() == {(NOON, "requests waku"): 120, (NOON, "pushes iPhone"): 360, (NOON, "pushes Android"): 0}
 
-    TrafficHour.objects.all().delete()
+    HOURS.all().delete()
     hours.add_up(now=NOON + 2 * HOUR + 5 * MINUTE)  # two hours, of which the newest has the space
-    everything = {(row.begin_at, row.flow): row.count for row in TrafficHour.objects.all()}
+    everything = {(row.begin_at, row.subject): row.count for row in HOURS.all()}
     space = {key: count for key, count in everything.items() if key not in known()}
     assert space.keys() == {(NOON + HOUR, flow) for flow in (SIZE_OF_DATABASE, *(volume.flow for volume in volumes()))}
     assert all(space.values())
@@ -69,7 +70,7 @@ def test_the_disk_that_fills_at_the_pace_of_the_last_day_is_red():
     now = datetime.now(UTC)
     for ago in (0, 1, 2):
         count = volume.free_mib + ago * lost_per_hour
-        TrafficHour.objects.create(begin_at=now - ago * HOUR, flow=volume.flow, count=count)
+        Count.objects.create(figure="hour", begin_at=now - ago * HOUR, subject=volume.flow, count=count)
     with connection.cursor() as cursor:
         cursor.execute(PAST)
         past = {flow: Past(*values) for flow, *values in cursor.fetchall()}
@@ -91,14 +92,14 @@ def test_an_hour_without_messages_is_zero_and_one_that_was_not_counted_is_not_kn
 
 def test_usual_is_read_from_the_same_hour_of_other_days_which_are_kept_for_five_weeks():
     for days, count in ((0, 1), (1, 30), (2, 10), (34, 20), (36, 4)):
-        TrafficHour.objects.create(begin_at=NOON - days * DAY, flow="requests waku", count=count)
-    TrafficHour.objects.create(begin_at=NOON - DAY + HOUR, flow="requests waku", count=5)
+        Count.objects.create(figure="hour", begin_at=NOON - days * DAY, subject="requests waku", count=count)
+    Count.objects.create(figure="hour", begin_at=NOON - DAY + HOUR, subject="requests waku", count=5)
     assert hours.read_usual(NOON + 59 * MINUTE) == {"requests waku": [10, 20, 30]}
 
     for age in (hours.KEPT, hours.KEPT + 2 * HOUR):
-        TrafficHour.objects.create(begin_at=NOON - age, flow="pushes iPhone", count=1)
+        Count.objects.create(figure="hour", begin_at=NOON - age, subject="pushes iPhone", count=1)
     hours.add_up(now=NOON)
-    assert TrafficHour.objects.earliest("begin_at").begin_at == NOON - hours.KEPT
+    assert HOURS.earliest("begin_at").begin_at == NOON - hours.KEPT
 
 
 # Incidents: one row for each, also when several processes take snapshots and an indicator changes often ---------------

@@ -20,7 +20,7 @@ from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.history import traffic
 from pushserver.indicators import asking, stored
 from pushserver.indicators.kinds import server
-from pushserver.models import AttemptMinute, NotificationMinute, TrafficMinute
+from pushserver.models import Count, TrafficMinute
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.statements import a_batch_worker, a_bridge
@@ -95,14 +95,15 @@ def make_traffic(now: datetime) -> None:
         counted = {"begin_at": begin_at, "counted_at": begin_at + traffic.MINUTE, "request_count": pushes}
         minutes.append(TrafficMinute(**counted, **dispatch, **reply))
         counts = {("delivered", ""): pushes, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
+        app = "APN im.status.ethereum"
         attempts += [
-            AttemptMinute(begin_at=begin_at, channel="APN im.status.ethereum", outcome=outcome, code=code, count=count)
+            Count(figure="attempts", begin_at=begin_at, subject=app, outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()
         ]
     TrafficMinute.objects.bulk_create(minutes)
-    AttemptMinute.objects.bulk_create(attempts)
-    NotificationMinute.objects.bulk_create(
-        NotificationMinute(begin_at=begin_at, state=state, count=number)
+    Count.objects.bulk_create(attempts)
+    Count.objects.bulk_create(
+        Count(figure="ends", begin_at=begin_at, outcome=state, count=number)
         for begin_at in (*begins_at, *(begin_at - traffic.DAY for begin_at in begins_at))
         for state, number in (("delivered", 400), ("dead_token", 3))
     )

@@ -35,7 +35,7 @@ from pushserver.history.traffic import minutes
 from pushserver.indicators import pages, stored
 from pushserver.indicators.judging import all_kinds
 from pushserver.indicators.snapshot import take_snapshot
-from pushserver.models import ApiToken, AttemptMinute, BridgeMinute, TrafficMinute
+from pushserver.models import ApiToken, Count, TrafficMinute
 from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of
@@ -203,7 +203,8 @@ def test_the_indicator_of_xmpp_shows_how_the_connection_ended(component: None, e
 def come_by(bridge: str, number: int, *, replies: int = 0) -> None:
     """Make a bridge receive ``number`` requests and send ``replies`` in the last counted minute."""
     begin_at = minutes(timezone.now())[-1]
-    BridgeMinute.objects.create(begin_at=begin_at, bridge=bridge, request_count=number, reply_count=replies)
+    Count.objects.create(figure="requests", begin_at=begin_at, subject=bridge, count=number)
+    Count.objects.create(figure="replies", begin_at=begin_at, subject=bridge, count=replies)
 
 
 def test_a_component_without_an_app_is_yellow(component: None) -> None:
@@ -356,7 +357,7 @@ def test_a_push_within_a_millisecond_is_below_one_and_the_axis_has_each_figure_o
     assert [axis for axis in axes if len(axis) != len(set(axis))] == []
 
     TrafficMinute.objects.all().delete()
-    AttemptMinute.objects.all().delete()
+    Count.objects.all().delete()
     html = admin_client.get("/admin/").content.decode()
     assert html.count("No minute of the last hour was counted.") == 4
     assert "No push was attempted." in html

@@ -11,7 +11,7 @@ from django.utils import timezone
 from notifications.models import EndedAttempt
 from pushserver.history import traffic
 from pushserver.indicators import stored
-from pushserver.models import AttemptMinute, Incident, NotificationMinute, TrafficMinute
+from pushserver.models import Count, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
 from tests.console.reading import words
 from tests.console.test_dashboard import indicators
@@ -72,7 +72,7 @@ def try_pushes(at: datetime, number: int, **fields: str) -> None:
 @alive
 def test_results_turn_red_with_the_advice_for_their_code_and_green_within_two_minutes() -> None:
     TrafficMinute.objects.all().delete()
-    AttemptMinute.objects.all().delete()
+    Count.objects.all().delete()
     minute, now = traffic.MINUTE, timezone.now()
     newest = traffic.minutes(now)[-1]
     rows.make_channel((2, ""))
@@ -111,7 +111,7 @@ def table(client: Client, name: str) -> list[list[str]]:
 
 @alive
 def test_ends_of_pushes_are_compared_with_yesterday_and_each_figure_lists_its_rows(admin_client: Client) -> None:
-    for model in (TrafficMinute, AttemptMinute, NotificationMinute):
+    for model in (TrafficMinute, Count):
         model.objects.all().delete()
     newest = traffic.minutes(timezone.now())[-1]
     within, before = newest - 5 * traffic.MINUTE, newest - 2 * timedelta(hours=1)
@@ -122,7 +122,7 @@ def test_ends_of_pushes_are_compared_with_yesterday_and_each_figure_lists_its_ro
         try_pushes(at, 4, outcome="delivered", code="")
     count_traffic()
     for number, state in ((70, "expired"), (2, "dead_token")):
-        NotificationMinute.objects.create(begin_at=within - traffic.DAY, state=state, count=number)
+        Count.objects.create(figure="ends", begin_at=within - traffic.DAY, outcome=state, count=number)
     TrafficMinute.objects.create(begin_at=within - traffic.DAY, counted_at=newest, request_count=1, reply_count=1)
     rows.make_unknown_error(last_seen_at=timezone.now())
     rows.make_unknown_error(last_seen_at=before)

@@ -14,7 +14,7 @@ from django.conf import LazySettings
 from playwright.sync_api import Locator, Page, expect
 
 from notifications.models import Notification
-from pushserver.models import BridgeMinute, TrafficMinute
+from pushserver.models import Count, TrafficMinute
 from registrations.models import Registration
 from tests.console.browsing import axe, log_in, too_wide
 from tests.console.reading import HEROINE
@@ -307,8 +307,8 @@ def pictured(alive: ThreadingHTTPServer, transactional_db: None, settings: LazyS
     settings.REPORTS_NIGHTLY = True
     settings.XMPP_COMPONENT_JID = "push.example.org"
     END.save(CONNECTED)
-    BridgeMinute.objects.bulk_create(
-        BridgeMinute(begin_at=row.begin_at, bridge="xmpp", request_count=row.request_count // 3, reply_count=0)
+    Count.objects.bulk_create(
+        Count(figure="requests", begin_at=row.begin_at, subject="xmpp", count=row.request_count // 3)
         for row in TrafficMinute.objects.all()
     )
     return make_world()

@@ -15,7 +15,7 @@ from kit.db.statements import fetch
 from notifications.gateways import registry
 from notifications.models import Attempt
 from pushserver.history import traffic
-from pushserver.models import AttemptMinute
+from pushserver.models import Count
 from registrations import registering, token_types
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
@@ -136,7 +136,7 @@ def test_traffic_and_reports_name_the_platform_of_the_new_gateway() -> None:
     traffic.count(minute, now=minute + traffic.MINUTE)
     exported = fetch(attempts(Hours(started_at.astimezone(UTC).date())))
 
-    assert AttemptMinute.objects.get().channel == "Browser"
+    assert Count.objects.get(figure="attempts").subject == "Browser"
     assert [row[1:3] for row in exported] == [("web", "")]
 
 
