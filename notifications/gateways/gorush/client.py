@@ -1,12 +1,12 @@
 """The HTTP client of gorush."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
+from typing import Any
 
 import aiohttp
-import orjson
 from django.conf import settings
 
 from kit.backoff import Peers
@@ -16,7 +16,7 @@ from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rul
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
 from notifications.gateways.gorush.models import current_rules, unknown_errors
 from notifications.gateways.gorush.push_api import (
-    build_dry_run,
+    as_dry_run,
     build_request,
     device_token,
     find_fault,
@@ -65,27 +65,22 @@ class GorushGateway:
 
     async def send(self, push: Push) -> Result:
         started = monotonic()
+        notification, is_truncated = fit(push)
+        if is_truncated:
+            PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
         if self._dry_run_tokens and device_token(push) in self._dry_run_tokens:
-            result = read_dry_run(await self._post(build_dry_run(push), push))
-        elif push.grade:
-            result = await self._send_graded(push)
+            result = read_dry_run(await self._post(as_dry_run(notification), push))
         else:
-            result = await self._post(build_request(push), push)
+            result = await self._post(notification, push)
+        if result.outcome is Outcome.DEAD and rings(push, read_address(push.address)):
+            # Only the token for calls is dead. The next attempt goes to the usual token, as an alert.
+            result = replace(result, outcome=Outcome.PAYLOAD, code=DEAD_CALL_TOKEN)
         if result.code == UNKNOWN.code:
             unknown_errors().note(push.channel.token_type, result.error)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
-    async def _send_graded(self, push: Push) -> Result:
-        notification, is_truncated = fit(push)
-        if is_truncated:
-            PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
-        result = await self._post(orjson.dumps({"notifications": [notification]}), push)
-        if result.outcome is Outcome.DEAD and rings(push, read_address(push.address)):
-            # Only the token for calls is dead. The next attempt goes to the usual token, as an alert.
-            return replace(result, outcome=Outcome.PAYLOAD, code=DEAD_CALL_TOKEN)
-        return result
-
-    async def _post(self, body: bytes, push: Push) -> Result:
+    async def _post(self, notification: Mapping[str, Any], push: Push) -> Result:
+        body = build_request(notification)
         unsent: list[Exception] = []
         for url in self._peers.in_order(monotonic()):
             began_at = clock.now()

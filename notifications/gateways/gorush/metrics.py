@@ -10,7 +10,7 @@ UNKNOWN_ERRORS = Counter(
 )
 PAYLOADS_LEFT_OUT = Counter(
     "pushserver_gateway_payloads_left_out_total",
-    "Graded pushes that went without their payload, because Apple or Google would have refused them as too large. "
+    "Pushes that went without their payload, because Apple or Google would have refused them as too large. "
     "When it moves: the devices are woken all the same. Shorten the text of the app that most of them belong to.",
     ["platform"],
 )

@@ -30,88 +30,8 @@ DEEP_LINKS: dict[int, str] = {
 OTHER_DEEP_LINK = "status-app://ac"
 # The limit of Apple, for the whole payload, and of Google, which counts keys and values of the data (gorush.md, 3.7).
 MAX_PAYLOAD_BYTES = 4096
-NO_CIPHERTEXT = "0x"
 # A number of no platform in gorush: it takes such a notification, checks it and silently drops it (gorush.md, 1.6).
 NO_PLATFORM = 0
-
-
-def build_request(push: Push) -> bytes:
-    """Return the JSON body for one push.
-
-    There is one token, because gorush loses failure entries of requests with several (gorush.md, 3.2). A push that
-    would be too large goes without its ciphertext at once: a phone that is woken can fetch the message itself.
-    """
-    notification = _notification(push)
-    if payload_size_bytes(notification) > MAX_PAYLOAD_BYTES:
-        notification["data"]["encryptedMessage"] = NO_CIPHERTEXT
-    return orjson.dumps({"notifications": [notification]})
-
-
-def build_dry_run(push: Push) -> bytes:
-    """Return the JSON body of the same push for no platform: gorush takes it, and sends nothing to Apple or Google."""
-    full = fit(push).notification if push.grade else _notification(push)
-    notification = full | {"platform": NO_PLATFORM}
-    notification.pop("topic", None)
-    return orjson.dumps({"notifications": [notification]})
-
-
-def payload_size_bytes(notification: dict[str, Any]) -> int:
-    """Return the size of what Apple or Google receives of a notification, rather too high than too low."""
-    if notification["platform"] == NUMBERS[TokenType.APN]:
-        return apple_size_bytes(notification)
-    shown, data, android = {"body": notification["message"]}, notification["data"], notification["android"]
-    return len(orjson.dumps({"notification": shown, "data": data, "android": android}))
-
-
-def _notification(push: Push) -> dict[str, Any]:
-    notification: dict[str, Any] = {
-        "notif_id": notif_id(push),
-        "tokens": [device_token(push)],
-        "platform": NUMBERS[push.channel.token_type],
-        "message": TEXTS.get(push.type, TEXTS[NotificationType.MENTION]),
-        "data": {
-            "encryptedMessage": "0x" + push.message.hex(),
-            "chatId": "0x" + push.chat_id.hex(),
-            "publicKey": "0x" + push.public_key_hash.hex(),
-        },
-    }
-    if push.channel.token_type == TokenType.APN:
-        _address_apple(notification, push)
-    else:
-        _address_firebase(notification, push)
-    return notification
-
-
-def _address_apple(notification: dict[str, Any], push: Push) -> None:
-    notification |= {
-        "topic": push.channel.app_topic,
-        "collapse_id": push.collapse_id,
-        "content_available": True,
-        "sound": "default",
-        "priority": "high",  # or normal: gorush drops any other value without an error
-        "push_type": "alert",
-    }
-    notification["data"]["deepLink"] = DEEP_LINKS.get(push.type, OTHER_DEEP_LINK)
-
-
-def _address_firebase(notification: dict[str, Any], push: Push) -> None:
-    """Add the fields for Firebase only. There is no `topic`: for Firebase it addresses all subscribers, too.
-
-    A push that is sent again replaces the first on the phone by its tag. There is no collapse key: for a phone that is
-    off, Google keeps the messages of four keys, and a hundred without a key.
-    """
-    notification["android"] = {"notification": {"tag": push.collapse_id}}
-
-
-# Pushes that state their urgency and their content --------------------------------------------------------------------
-
-# At Apple, a push of low grade wakes the app in the background. A call goes to the token for calls, with a topic of its
-# own. Anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
-# only the app decides what to show.
-
-MAX_CALL_BYTES = 5120
-CALL_TOPIC_SUFFIX = ".voip"
-CALL_TTL = "30s"
 
 
 class Fitted(NamedTuple):
@@ -127,31 +47,106 @@ def fit(push: Push) -> Fitted:
     A ciphertext cannot be shortened, and a device that is woken fetches the message itself.
     """
     address = read_address(push.address)
-    if push.message:
-        notification = _graded(push, address, Content.decode(push.message))
-        if _is_within_limit(notification):
-            return Fitted(notification, is_truncated=False)
-    wake = _graded(push, address, Content.decode(push.wake))
-    return Fitted(wake, is_truncated=bool(push.message))
+    whole = _notification(push, address, push.message)
+    if not push.message or payload_size_bytes(whole) <= _limit_bytes(whole):
+        return Fitted(whole, is_truncated=False)
+    return Fitted(_notification(push, address, b""), is_truncated=True)
 
 
-def _graded(push: Push, address: DeviceAddress, content: Content) -> dict[str, Any]:
-    is_ringing = rings(push, address)
-    common = {
-        "notif_id": notif_id(push),
-        "tokens": [address.call_token if is_ringing else address.token],
-        "platform": NUMBERS[push.channel.token_type],
-        "data": dict(content.data),
-    }
-    if push.channel.token_type != TokenType.APN:
-        return common | _firebase(push)
-    own = _call(push) if is_ringing else _background(push) if push.grade == Grade.LOW else _alert(push, content)
-    return common | {"collapse_id": push.collapse_id} | _environment(address) | own
+def build_request(notification: Mapping[str, Any]) -> bytes:
+    """Return the JSON body for one push.
+
+    There is one token, because gorush loses failure entries of requests with several (gorush.md, 3.2).
+    """
+    return orjson.dumps({"notifications": [notification]})
+
+
+def as_dry_run(notification: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same push for no platform: gorush takes it, and sends nothing to Apple or Google."""
+    return {name: value for name, value in notification.items() if name != "topic"} | {"platform": NO_PLATFORM}
 
 
 def notif_id(push: Push) -> str:
     """Return the id of a notification's attempt, the only reliable key for gorush's later reports."""
     return f"{push.notification_id}-{push.attempt_number}"
+
+
+def _limit_bytes(notification: Mapping[str, Any]) -> int:
+    return MAX_CALL_BYTES if notification.get("push_type") == "voip" else MAX_PAYLOAD_BYTES
+
+
+def payload_size_bytes(notification: Mapping[str, Any]) -> int:
+    """Return the size of what Apple or Google receives of a notification, rather too high than too low."""
+    data, shown = notification["data"], notification.get("message")
+    if notification["platform"] == NUMBERS[TokenType.APN]:
+        aps = {
+            "alert": shown,
+            "sound": notification.get("sound"),
+            "mutable-content": 1 if notification.get("mutable_content") else None,
+            "content-available": 1 if notification.get("content_available") else None,
+        }
+        # gorush puts the data beside `aps`, and none of our keys has that name.
+        return len(orjson.dumps({"aps": {name: value for name, value in aps.items() if value}} | data))
+    if shown is None:  # a data message, of which Google counts keys and values
+        return sum(len(key.encode()) + len(value.encode()) for key, value in data.items())
+    return len(orjson.dumps({"notification": {"body": shown}, "data": data, "android": notification["android"]}))
+
+
+def _notification(push: Push, address: DeviceAddress, payload: bytes) -> dict[str, Any]:
+    is_apple = push.channel.token_type == TokenType.APN
+    own = _graded(push, address, payload) if push.grade else _of_messenger(push, payload, is_apple=is_apple)
+    return {
+        "notif_id": notif_id(push),
+        "tokens": [address.call_token if rings(push, address) else address.token],
+        "platform": NUMBERS[push.channel.token_type],
+        **({"topic": push.channel.app_topic, "collapse_id": push.collapse_id} if is_apple else {}),
+        **own,
+    }
+
+
+# Pushes of the messenger ----------------------------------------------------------------------------------------------
+
+
+def _of_messenger(push: Push, payload: bytes, *, is_apple: bool) -> dict[str, Any]:
+    data = {
+        "encryptedMessage": "0x" + payload.hex(),
+        "chatId": "0x" + push.chat_id.hex(),
+        "publicKey": "0x" + push.public_key_hash.hex(),
+    }
+    shown = {"message": TEXTS.get(push.type, TEXTS[NotificationType.MENTION]), "data": data}
+    if not is_apple:
+        # There is no `topic`: for Firebase it addresses all subscribers, too. A push that is sent again replaces the
+        # first on the phone by its tag. There is no collapse key: for a phone that is off, Google keeps the messages of
+        # four keys, and a hundred without a key.
+        return shown | {"android": {"notification": {"tag": push.collapse_id}}}
+    data["deepLink"] = DEEP_LINKS.get(push.type, OTHER_DEEP_LINK)
+    return shown | {
+        "content_available": True,
+        "sound": "default",
+        "priority": "high",  # or normal: gorush drops any other value without an error
+        "push_type": "alert",
+    }
+
+
+# Pushes that state their urgency and their content --------------------------------------------------------------------
+
+# At Apple, a push of low grade wakes the app in the background. A call goes to the token for calls, with a topic of its
+# own. Anything else is an alert that the app may change before it is shown. At Firebase everything is a data message:
+# only the app decides what to show.
+
+MAX_CALL_BYTES = 5120
+CALL_TOPIC_SUFFIX = ".voip"
+CALL_TTL = "30s"
+
+
+def _graded(push: Push, address: DeviceAddress, payload: bytes) -> dict[str, Any]:
+    content = Content.decode(payload or push.wake)
+    if push.channel.token_type != TokenType.APN:
+        own = _firebase(push)
+    else:
+        own = _call(push) if rings(push, address) else _background() if push.grade == Grade.LOW else _alert(content)
+        own |= {Environment(address.environment).value: True} if address.environment else {}
+    return own | {"data": dict(content.data)}
 
 
 def _firebase(push: Push) -> dict[str, Any]:
@@ -172,51 +167,13 @@ def _call(push: Push) -> dict[str, Any]:
     return {"topic": topic, "push_type": "voip", "priority": "high"} | expiration
 
 
-def _background(push: Push) -> dict[str, Any]:
-    return {
-        "topic": push.channel.app_topic,
-        "push_type": "background",
-        "priority": "normal",
-        "content_available": True,
-    }
+def _background() -> dict[str, Any]:
+    return {"push_type": "background", "priority": "normal", "content_available": True}
 
 
-def _alert(push: Push, content: Content) -> dict[str, Any]:
-    return {
-        "topic": push.channel.app_topic,
-        "push_type": "alert",
-        "priority": "high",
-        "mutable_content": True,
-        "message": content.text,
-        **({"sound": content.sound} if content.sound else {}),
-    }
-
-
-def _environment(address: DeviceAddress) -> dict[str, bool]:
-    return {Environment(address.environment).value: True} if address.environment else {}
-
-
-def _is_within_limit(notification: Mapping[str, Any]) -> bool:
-    if notification["platform"] == NUMBERS[TokenType.APN]:
-        is_call = notification["push_type"] == "voip"
-        return apple_size_bytes(notification) <= (MAX_CALL_BYTES if is_call else MAX_PAYLOAD_BYTES)
-    return firebase_size_bytes(notification) <= MAX_PAYLOAD_BYTES
-
-
-def apple_size_bytes(notification: Mapping[str, Any]) -> int:
-    """Return the size of what Apple receives. gorush puts the data beside `aps`, and none of our keys has that name."""
-    aps = {
-        "alert": notification.get("message"),
-        "sound": notification.get("sound"),
-        "mutable-content": 1 if notification.get("mutable_content") else None,
-        "content-available": 1 if notification.get("content_available") else None,
-    }
-    return len(orjson.dumps({"aps": {name: value for name, value in aps.items() if value}} | notification["data"]))
-
-
-def firebase_size_bytes(notification: Mapping[str, Any]) -> int:
-    """Return the size of the data as Google counts it."""
-    return sum(len(key.encode()) + len(value.encode()) for key, value in notification["data"].items())
+def _alert(content: Content) -> dict[str, Any]:
+    sound = {"sound": content.sound} if content.sound else {}
+    return {"push_type": "alert", "priority": "high", "mutable_content": True, "message": content.text} | sound
 
 
 def rings(push: Push, address: DeviceAddress) -> bool:
@@ -271,8 +228,7 @@ def device_token(push: Push) -> str:
     Raises ValueError for an address that is not one of gorush's.
     """
     address = read_address(push.address)
-    # Only a graded push may ring.
-    return address.call_token if push.grade and rings(push, address) else address.token
+    return address.call_token if rings(push, address) else address.token
 
 
 # Answers --------------------------------------------------------------------------------------------------------------

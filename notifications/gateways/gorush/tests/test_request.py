@@ -13,7 +13,6 @@ from notifications.gateways.gorush.push_api import (
     MAX_CALL_BYTES,
     MAX_PAYLOAD_BYTES,
     TEXTS,
-    apple_size_bytes,
     build_request,
     device_token,
     find_fault,
@@ -39,7 +38,7 @@ DATA = {"encryptedMessage": "0x0d", "chatId": "0x0c", "publicKey": "0x0a0b"}
 
 
 def built(push):
-    body = json.loads(build_request(push))
+    body = json.loads(build_request(fit(push).notification))
     assert list(body) == ["notifications"]
     [notification] = body["notifications"]
     return notification
@@ -237,14 +236,14 @@ def test_the_largest_payload_of_mod_push2_fits_and_beyond_the_budget_the_device_
     data = fitted(largest).notification["data"]
     assert largest >= 3936
     size = sum(len(k) + len(v) for k, v in data.items())
-    assert (apple_size_bytes(fitted(largest).notification) if channel is TO_APPLE else size) == limit
+    assert (payload_size_bytes(fitted(largest).notification) if channel is TO_APPLE else size) == limit
     beyond = fitted(largest + 1)
     assert (beyond.is_truncated, beyond.notification["data"]) == (True, WAKE.data)
 
 
 def test_the_size_is_the_one_that_apple_receives() -> None:
     sent = {"aps": {"alert": "New message", "sound": "default", "mutable-content": 1}, **message().data}
-    assert apple_size_bytes(body(TO_APPLE, Grade.NORMAL)) == len(orjson.dumps(sent))
+    assert payload_size_bytes(body(TO_APPLE, Grade.NORMAL)) == len(orjson.dumps(sent))
 
 
 @pytest.mark.parametrize(
