@@ -22,7 +22,6 @@ from kit.tracing import close
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for, open_all
-from notifications.queues.capacity import ConcurrencyLimits
 
 log = structlog.get_logger(__name__)
 # A process that ends waits this long for its pushes and replies in flight.
@@ -39,9 +38,8 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
                 requests   results, deadlines,      answers and replies,
                 accepted   what is due              passed on by all before it
     """
-    lease = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
     open_all()
-    delivery = Delivery(gateway_for, wakeup, lease=lease, limits=ConcurrencyLimits())
+    delivery = Delivery(gateway_for, wakeup)
     opened = bridges.open_all(delivery, wakeup)
     intake = [step for bridge in opened.values() for step in bridge.intake()]
     outlet = [step for bridge in opened.values() for step in bridge.outlet()]

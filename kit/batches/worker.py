@@ -133,8 +133,9 @@ class Worker:
         return bool(self._with_rows)
 
     def _active(self) -> Sequence[Step]:
-        """Return the steps. A process that is to stop skips those that take rows."""
-        return [step for step in self._steps if not (step.waits and self._stopping.is_set())]
+        """Return the steps. A process that is to stop skips those that take rows, unless they expect results."""
+        is_stopping = self._stopping.is_set()
+        return [step for step in self._steps if not (is_stopping and step.waits) or step.is_under_way()]
 
     def _work_together(self, now: datetime) -> None:
         """Let steps work in one transaction, as usual. After a failure, those that had begun are careful."""

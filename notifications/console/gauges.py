@@ -59,7 +59,7 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
     "When it moves: beyond a few seconds nobody answers: look for the workers of the queue `batches`.",
     sql=f"""
         SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - (
-            SELECT reply_due_at FROM notifications_openrequest WHERE reply_due_at >= {since("Overdue")}
+            SELECT reply_due_at FROM notifications_openrequest WHERE reply_due_at >= {since("Deadlines")}
             ORDER BY reply_due_at LIMIT 1
         )), 0))
     """,

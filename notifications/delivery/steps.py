@@ -7,13 +7,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from math import inf
 from time import monotonic, time_ns
 from typing import LiteralString, NamedTuple
 
 import structlog
+from django.conf import settings
 
 from kit.batches.batch import LONG_AGO, Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.inflight import InFlight
@@ -48,10 +49,8 @@ class PushSends(InFlight[Done | Waiting]):
     silence is the request that waited for it.
     """
 
-    def __init__(
-        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits, *, lease: timedelta
-    ) -> None:
-        super().__init__(wakeup, timeout_seconds=lease.total_seconds() * USABLE_PART_OF_LEASE)
+    def __init__(self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits) -> None:
+        super().__init__(wakeup, timeout_seconds=settings.DELIVERY_LEASE_SECONDS * USABLE_PART_OF_LEASE)
         self._gateway_for = gateway_for
         self._limits = limits
         self._first_attempts = FirstAttempts()
@@ -150,11 +149,10 @@ class Delivery:
     """The state that the steps of a process share: pushes under way, their limits, and when answers are due."""
 
     def __init__(
-        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, *, lease: timedelta, limits: ConcurrencyLimits
+        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits | None = None
     ) -> None:
-        self.lease = lease
-        self.limits = limits
-        self.sends = PushSends(gateway_for, wakeup, self.limits, lease=lease)
+        self.limits = limits or ConcurrencyLimits()
+        self.sends = PushSends(gateway_for, wakeup, self.limits)
         # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
         self.due: defaultdict[datetime, set[int]] = defaultdict(set)
         self._held_up: list[Waiting] = []  # silent ones whose queue had no capacity
@@ -201,7 +199,7 @@ class Delivery:
         that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
         notifications.
         """
-        return [Results(self), Deadlines(self), Overdue(), Expired(), Due(self), Counting()]
+        return [Results(self), Deadlines(self), Expired(), Due(self), Counting()]
 
 
 def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
@@ -236,13 +234,7 @@ class Due(Step):
 
     def work(self, batch: Batch) -> Work[Claimed]:
         delivery = self._delivery
-        claimed = claim(
-            limit=batch.limit,
-            now=batch.now,
-            lease=delivery.lease,
-            limits=delivery.limits,
-            nothing_before=batch.nothing_before,
-        )
+        claimed = claim(limit=batch.limit, now=batch.now, limits=delivery.limits, nothing_before=batch.nothing_before)
         note((each.source_key, {"attempt": each.attempt_number}) for each in claimed.claims)
         return Work(claimed, is_more_left=claimed.is_more_left)
 
@@ -349,28 +341,13 @@ def _results(taken: Iterable[Done | Waiting]) -> list[Done]:
     return [each for each in taken if not isinstance(each, Waiting)]
 
 
-class Answering(Step):
-    """Answers requests that are due, with the results so far."""
+class Deadlines(Step):
+    """Answers requests that are due, with the results so far. A process keeps the times of the requests that it has
+    stored, and answers at once. What another process left due is found a little later.
+    """
 
-    def take(self, batch: Batch) -> list[Request]:
-        """Lock requests that are due, and return them."""
-        raise NotImplementedError
-
-    def work(self, batch: Batch) -> Work[datetime]:
-        """Decide until when all is answered."""
-        due = self.take(batch)
-        is_more_left = len(due) == batch.limit
-        answers = traced(settling.answer(due, now=batch.now))
-        return Work(LONG_AGO if is_more_left else batch.now, answers, is_more_left=is_more_left)
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        """Close the request without an answer. The sender repeats it."""
-        super().quarantine(error, batch)
-        settling.answer(self.take(batch), now=batch.now)
-
-
-class Deadlines(Answering):
-    """Answers the requests of this process. It keeps their times, and looks for the rows when one has come."""
+    waits: LiteralString = settling.OVERDUE
+    oldest: LiteralString = settling.OLDEST_REPLY_DUE
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -382,21 +359,19 @@ class Deadlines(Answering):
     def is_under_way(self) -> bool:
         return bool(self._delivery.due)
 
-    def take(self, batch: Batch) -> list[Request]:
-        first = min(self._delivery.due, default=batch.now)
-        return settling.take_due(batch.now, limit=batch.limit, nothing_before=first)
+    def work(self, batch: Batch) -> Work[datetime]:
+        """Decide until when all is answered."""
+        due = settling.take_due(batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
+        is_more_left = len(due) == batch.limit
+        count(LEFT_BEHIND, {("requests",): sum(each.reply_due_at <= batch.now - GRACE for each in due)})
+        answers = traced(settling.answer(due, now=batch.now))
+        return Work(LONG_AGO if is_more_left else batch.now, answers, is_more_left=is_more_left)
 
     def committed(self, decided: datetime) -> None:
         self._delivery.forget_due(decided)
 
-
-class Overdue(Answering):
-    """Answers requests that the accepting process did not answer in time."""
-
-    waits: LiteralString = settling.OVERDUE
-    oldest: LiteralString = settling.OLDEST_REPLY_DUE
-
-    def take(self, batch: Batch) -> list[Request]:
-        due = settling.take_due(batch.now - GRACE, limit=batch.limit, nothing_before=batch.nothing_before)
-        count(LEFT_BEHIND, {("requests",): len(due)})
-        return due
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Close the request without an answer. The sender repeats it."""
+        super().quarantine(error, batch)
+        due = settling.take_due(batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
+        settling.answer(due, now=batch.now)

@@ -24,7 +24,7 @@ from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
 from notifications.queues.queues import DUE, EXPIRED, UNSORTED, Queues
-from notifications.rules.deadlines import has_expired
+from notifications.rules.deadlines import has_expired, lease_until
 from notifications.rules.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
 from notifications.rules.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose, keyring
@@ -165,9 +165,7 @@ _WRITE_LOST: LiteralString = f"""
 NOTED_FOR = timedelta(hours=1)
 
 
-def claim(
-    *, limit: int, now: datetime, lease: timedelta, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO
-) -> Claimed:
+def claim(*, limit: int, now: datetime, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO) -> Claimed:
     """Claim due notifications of open queues within the limits.
 
     It belongs into the transaction of a batch. After the commit the pushes may be sent, and `limits.keep` keeps their
@@ -191,7 +189,7 @@ def claim(
     is_progress = bool(claims) or sorting.has_moved or len(alive) < len(taken)
     is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
     is_more_left = is_progress and (len(taken) == left or len(counts) == QUEUES_AT_ONCE or is_probe_next)
-    return Claimed(_write(claims, now=now, lease=lease), sorting.new_queues, is_more_left)
+    return Claimed(_write(claims, now=now), sorting.new_queues, is_more_left)
 
 
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
@@ -429,12 +427,12 @@ _CLAIM: LiteralString = f"""
 """
 
 
-def _write(claims: Sequence[Claim], *, now: datetime, lease: timedelta) -> list[Claim]:
+def _write(claims: Sequence[Claim], *, now: datetime) -> list[Claim]:
     if not claims:
         return []
     rows = [(c.notification_id, c.gateway, *c.channel, c.is_probe) for c in claims]
     columns = ("ids", "gateways", "token_types", "app_topics", "probes")
-    [written] = write_rows(_CLAIM, columns, rows, now=now, lease_until=now + lease)
+    [written] = write_rows(_CLAIM, columns, rows, now=now, lease_until=lease_until(now))
     ids: dict[int, int] = dict(written.rows())
     keys = _source_keys(claims) if is_on() else {}
     return [replace(c, attempt_id=ids[c.notification_id], source_key=keys.get(c.request_id, b"")) for c in claims]

@@ -111,7 +111,7 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
         async def send(self, _push):
             await asyncio.sleep(60)
 
-    notification, deliverer = make_due(), DeliveryProcess(Hanging(), lease=LEASE)
+    notification, deliverer = make_due(), DeliveryProcess(Hanging())
     assert deliverer.delivery.sends._timeout_seconds == 0.9 * LEASE.total_seconds()
     deliverer.delivery.sends._timeout_seconds = 0.1
     deliverer.process_backlog()

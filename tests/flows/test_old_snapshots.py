@@ -59,7 +59,7 @@ def _pages_of(sql: str, values: Mapping[str, object] | None) -> int:
 
 def pages_counted(*, nothing_before: datetime) -> list[int]:
     """Return the number of pages that each gauge reads, and those for the count of a queue."""
-    steps = ("Due", "Inbox", "OverdueReplies", "Overdue")
+    steps = ("Due", "Inbox", "OverdueReplies", "Deadlines")
     saved = [StepMark(step=step, nothing_before=nothing_before) for step in steps]
     StepMark.objects.bulk_create(saved, update_conflicts=True, unique_fields=["step"], update_fields=["nothing_before"])
     counted = {"ids": [queues.UNSORTED], "after": [None], "limit": 10_000, "nothing_before": nothing_before}

@@ -98,11 +98,11 @@ class LockedStep(Step):
 class DeliveryProcess:
     """Delivery of one worker process, whose batches run in the thread of the test."""
 
-    def __init__(self, gateway=None, *, gateways=None, lease=LEASE, limit=1000) -> None:
+    def __init__(self, gateway=None, *, gateways=None, limit=1000) -> None:
         self.wakeup = Wakeup()
         self.gateway = gateway or RecordingGateway()
         limits = ConcurrencyLimits(limit, connections=10_000)
-        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup, lease=lease, limits=limits)
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup, limits)
         self.worker = Worker(self.delivery.steps(), self.wakeup)
 
     def open(self, open_it) -> None:
@@ -208,7 +208,7 @@ def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
     """Claim due notifications. When a claim only found new queues, create those and claim again, as a worker does."""
     limits = limits or ConcurrencyLimits(1000, connections=10_000)
     for _ in range(3):
-        claimed = claim(limit=limit, now=now, lease=LEASE, limits=limits)
+        claimed = claim(limit=limit, now=now, limits=limits)
         queues.create(claimed.new_queues)
         if claimed.claims:
             return claimed.claims

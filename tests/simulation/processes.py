@@ -128,7 +128,7 @@ class SimulatedWorker(Process):
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
         limits = ConcurrencyLimits(2, connections=2 * IN_FLIGHT)
-        self.delivery = Delivery(lambda _: gateway, wakeup, lease=LEASE, limits=limits)
+        self.delivery = Delivery(lambda _: gateway, wakeup, limits)
         nodes: Any = scene.network.nodes
         own = WakuBridge(self.delivery, wakeup, nodes=Nodes(nodes), stores=Nodes(nodes))
         steps: list[Step] = [*own.intake(), *self.delivery.steps(), *own.outlet()]

@@ -20,7 +20,6 @@ from notifications.queues.claim import QUEUES_AT_ONCE, claim
 from registrations.models import Route
 from tests.rig.delivering import (
     APP,
-    LEASE,
     LONG_AGO,
     NOW,
     DeliveryProcess,
@@ -106,16 +105,16 @@ def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
         limits = ConcurrencyLimits(1)
         while limits.enter(claiming.Slot(number_of(key))):
             pass  # there is no capacity where it belongs
-        claim(limit=10, now=NOW, lease=LEASE, limits=limits)
+        claim(limit=10, now=NOW, limits=limits)
         assert queue_of(waiting) == key
-    assert claim(limit=10, now=NOW, lease=LEASE, limits=full).claims == []
+    assert claim(limit=10, now=NOW, limits=full).claims == []
     assert len(take()) == 1
 
 
 def test_after_its_first_delivery_an_app_has_queues_of_its_own():
     first, second = make_due_to_app(), make_due_to_app()
     answered(Result(Outcome.DELIVERED), first)
-    claim(limit=10, now=NOW, lease=LEASE, limits=ConcurrencyLimits(0))
+    claim(limit=10, now=NOW, limits=ConcurrencyLimits(0))
     assert queues.load().id_of(UNPROVEN) == 0
     take(limits=ConcurrencyLimits(0))
     assert queue_of(second) == UNPROVEN
@@ -136,8 +135,8 @@ def test_a_claim_takes_from_a_few_queues_and_the_next_ones_take_from_the_others(
     prove(*apps)
     for app in apps:
         make_due_to_app(app.app_topic, queue_id=number_of(QueueKey("gorush", *app, is_proven=False)))
-    first = claim(limit=1000, now=NOW, lease=LEASE, limits=ConcurrencyLimits(100))
-    second = claim(limit=1000, now=NOW, lease=LEASE, limits=ConcurrencyLimits(100))
+    first = claim(limit=1000, now=NOW, limits=ConcurrencyLimits(100))
+    second = claim(limit=1000, now=NOW, limits=ConcurrencyLimits(100))
     assert [(len(each.claims), each.is_more_left) for each in (first, second)] == [(12, True), (8, False)]
 
 
