@@ -65,10 +65,6 @@ class Backoff:
 
     failures: int = 0
 
-    def succeeded(self) -> None:
-        """Reset the pauses after a successful connection."""
-        self.failures = 0
-
     def is_hopeless(self, end: str) -> bool:
         """Return whether only an operator can correct the error that ended the last connection."""
         return end in HOPELESS and (end != "conflict" or self.failures >= CONFLICTS_OF_HANDOVER)
@@ -115,7 +111,7 @@ class Component:
         return end
 
     def _connected(self) -> None:
-        self._backoff.succeeded()
+        self._backoff.failures = 0
         self._show(CONNECTED)
         metrics.CONNECTED.set(1)
         log.info("xmpp_connected", domain=self._address.domain)

@@ -22,7 +22,7 @@ from kit.db.sessions import BATCH_WORKER, Timeouts, set_all
 from kit.db.statements import fetch, write
 from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
-from xmpp_bridge.codec.elements import COMMANDS as COMMANDS_NODE
+from xmpp_bridge.codec.elements import NS
 from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.devices import Ended, Registering
 from xmpp_bridge.inbound import Inbound
@@ -36,7 +36,6 @@ from xmpp_bridge.messages import (
     IqAnswer,
     PushNotification,
     Query,
-    Question,
     Refused,
     StanzaEvent,
     parse_jid,
@@ -180,16 +179,14 @@ class StanzaHandler:
 
     def _answer_query(self, query: Query) -> bytes:
         origin, node = query.origin, query.node
-        match query.question:
-            case Question.PING:
+        match query.namespace:
+            case NS.PING:
                 return answers.write_result_iq(origin)
-            case Question.DISCO_ITEMS:
-                actions = ACTIONS.items() if node == COMMANDS_NODE else ()
+            case NS.DISCO_ITEMS:
+                actions = ACTIONS.items() if node == NS.COMMANDS else ()
                 return answers.write_items(origin, node, {name: action.name for name, action in actions})
-            case Question.DISCO_INFO if not node:
-                return answers.write_disco_info(origin, name=NAME)
-            case Question.DISCO_INFO if node in ACTIONS:
-                return answers.write_command_info(origin, node, ACTIONS[node].name)
+            case NS.DISCO_INFO if not node or node in ACTIONS:
+                return answers.write_info(origin, node, ACTIONS[node].name if node else NAME)
         return answers.write_error(origin, NOT_FOUND, by=self._domain)
 
     # Stanzas of our own, among them those of the canary, which go to ourselves through the XMPP server ----------------

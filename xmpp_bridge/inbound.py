@@ -196,7 +196,7 @@ def _store(items: Sequence[Item], *, now: datetime) -> None:
     storing.store_pushes(BRIDGE, pushes, now=now)
     served = {d.served_by: item.push.grade for item in items if (d := item.decision).served_by is not None}
     storing.prolong([(pk, now + time_to_live(grade, has_payload=False)) for pk, grade in served.items()])
-    _note_use([item for item in items if item.to_store and _has_new_use(item)], now=now)
+    _note_use(items, now=now)
     count_beyond(_beyond(items), now=now)
     count(PUSHES, ((item.push.dialect.value, item.decision.verdict.value) for item in items))
     forwards = [item.device for item in items if item.push.is_forward and item.device]
@@ -211,18 +211,15 @@ def _beyond(items: Iterable[Item]) -> Iterator[Beyond]:
             yield Beyond(b"", str(item.device.id) if item.device else "", item.decision.effect, limit)
 
 
-def _has_new_use(item: Item) -> bool:
-    """Return whether the row of the device lacks the use or the announcing address of this push, which is rare."""
-    device = item.device
-    return device is not None and not (device.is_used_today and device.announced_from == _announced_from(item))
+def _note_use(items: Iterable[Item], *, now: datetime) -> None:
+    """Record that devices are pushed to, and the address from which their end is announced to the pushing server.
 
-
-def _note_use(items: Sequence[Item], *, now: datetime) -> None:
-    """Record that these devices are pushed to, and the address from which their end is announced to the pushing server.
-
-    A row that another session holds is skipped, and the next push records it.
+    Few rows lack either. A row that another session holds is skipped, and the next push records it.
     """
-    newest = {item.device_id: _announced_from(item) for item in items}
+    newest: dict[UUID, str | None] = {}
+    for device, address in ((item.device, _announced_from(item)) for item in items if item.to_store):
+        if device and not (device.is_used_today and device.announced_from == address):
+            newest[device.id] = address
     if newest:
         write(statements.NOTE_USE, {"now": now, "ids": list(newest), "froms": list(newest.values())})
 

@@ -157,20 +157,12 @@ class Command:
     fields: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-class Question(StrEnum):
-    """The subject of a query about the service itself."""
-
-    DISCO_INFO = "disco_info"
-    DISCO_ITEMS = "disco_items"
-    PING = "ping"
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query about the service."""
+    """A query about the service: a ping, or service discovery, by its namespace."""
 
     origin: Origin
-    question: Question
+    namespace: str
     node: str = ""
 
 

@@ -3,20 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from xmpp_bridge.codec.elements import (
-    COMMANDS,
-    DATA_FORM,
-    DISCO_INFO,
-    DISCO_ITEMS,
-    PING,
-    PUSH,
-    PUSH2,
-    STANZA_ERRORS,
-    write,
-)
+from xmpp_bridge.codec.elements import NS, write
 from xmpp_bridge.messages import Origin, StanzaError
 
-FEATURES = (DISCO_INFO, DISCO_ITEMS, COMMANDS, PING, PUSH, PUSH2)
+FEATURES = (NS.DISCO_INFO, NS.DISCO_ITEMS, NS.COMMANDS, NS.PING, NS.PUSH, NS.PUSH2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +27,27 @@ def write_result_iq(origin: Origin, *inside: str) -> bytes:
 
 def write_error(origin: Origin, error: StanzaError, *, by: str) -> bytes:
     """Return the error that answers a stanza, sent from the address that the stanza was sent to."""
-    inside = [write(error.condition, xmlns=STANZA_ERRORS)]
+    inside = [write(error.condition, xmlns=NS.STANZA_ERRORS)]
     if error.text:
-        inside.append(write("text", xmlns=STANZA_ERRORS, text=error.text))
+        inside.append(write("text", xmlns=NS.STANZA_ERRORS, text=error.text))
     if error.disabled_client:
-        inside.append(write("disabled", write("client", text=error.disabled_client), xmlns=PUSH2))
+        inside.append(write("disabled", write("client", text=error.disabled_client), xmlns=NS.PUSH2))
     content = write("error", *inside, type=error.type, by=by)
     return write(origin.stanza, content, type="error", id=origin.id, from_=origin.service, to=origin.sender).encode()
 
 
-def write_disco_info(origin: Origin, *, name: str) -> bytes:
-    """Return our identity and features."""
-    return _write_info(origin, "", FEATURES, category="pubsub", type="push", name=name)
-
-
-def write_command_info(origin: Origin, node: str, name: str) -> bytes:
-    """Return the identity and features of one command."""
-    return _write_info(origin, node, (COMMANDS, DATA_FORM), category="automation", type="command-node", name=name)
-
-
-def _write_info(origin: Origin, node: str, features: Iterable[str], **identity: str) -> bytes:
-    inside = [write("identity", **identity), *(write("feature", var=feature) for feature in features)]
-    return write_result_iq(origin, write("query", *inside, xmlns=DISCO_INFO, node=node))
+def write_info(origin: Origin, node: str, name: str) -> bytes:
+    """Return the identity and features of the service, or of the command ``node``."""
+    features = (NS.COMMANDS, NS.DATA_FORM) if node else FEATURES
+    category, kind = ("automation", "command-node") if node else ("pubsub", "push")
+    inside = [write("identity", category=category, type=kind, name=name), *(write("feature", var=f) for f in features)]
+    return write_result_iq(origin, write("query", *inside, xmlns=NS.DISCO_INFO, node=node))
 
 
 def write_items(origin: Origin, node: str, commands: Mapping[str, str]) -> bytes:
     """Return the list of commands. ``commands`` maps the node of each to its name, and may be empty."""
     items = [write("item", jid=origin.service, node=each, name=name) for each, name in commands.items()]
-    return write_result_iq(origin, write("query", *items, xmlns=DISCO_ITEMS, node=node))
+    return write_result_iq(origin, write("query", *items, xmlns=NS.DISCO_ITEMS, node=node))
 
 
 def write_command_form(
@@ -73,7 +56,7 @@ def write_command_form(
     """Return the form of a command, to be filled in."""
     actions = write("actions", write("complete"), execute="complete")
     inside = [write("title", text=title), write("instructions", text=instructions), *map(_write_field, fields)]
-    form = write("x", *inside, xmlns=DATA_FORM, type="form")
+    form = write("x", *inside, xmlns=NS.DATA_FORM, type="form")
     return _write_command(origin, node, session, "executing", actions, form)
 
 
@@ -86,7 +69,7 @@ def _write_field(field: FormField) -> str:
 def write_values(values: Mapping[str, str], form_type: str) -> str:
     """Return a form with these values, of type `result` or `submit`."""
     fields = [write("field", write("value", text=value), var=name) for name, value in values.items()]
-    return write("x", *fields, xmlns=DATA_FORM, type=form_type)
+    return write("x", *fields, xmlns=NS.DATA_FORM, type=form_type)
 
 
 def write_command_result(origin: Origin, node: str, session: str, values: Mapping[str, str]) -> bytes:
@@ -100,10 +83,10 @@ def write_command_canceled(origin: Origin, node: str, session: str) -> bytes:
 
 
 def _write_command(origin: Origin, node: str, session: str, status: str, *inside: str) -> bytes:
-    command = write("command", *inside, xmlns=COMMANDS, node=node, sessionid=session, status=status)
+    command = write("command", *inside, xmlns=NS.COMMANDS, node=node, sessionid=session, status=status)
     return write_result_iq(origin, command)
 
 
 def write_ping(ping_id: str, *, sender: str, to: str) -> bytes:
     """Return our own ping (XEP-0199)."""
-    return write("iq", write("ping", xmlns=PING), type="get", id=ping_id, from_=sender, to=to).encode()
+    return write("iq", write("ping", xmlns=NS.PING), type="get", id=ping_id, from_=sender, to=to).encode()

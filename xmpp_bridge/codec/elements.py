@@ -3,29 +3,33 @@
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, quoteattr
 
-COMPONENT = "jabber:component:accept"
-STREAMS = "http://etherx.jabber.org/streams"
-STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
-STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
-
-PUSH2 = "urn:xmpp:push2:0"
-SCE_RFC8291 = "urn:xmpp:sce:rfc8291:0"
-FORWARD = "urn:xmpp:forward:0"
-
-PUSH = "urn:xmpp:push:0"
-PUSH_SUMMARY = "urn:xmpp:push:summary"
-PUBSUB = "http://jabber.org/protocol/pubsub"
-PUBLISH_OPTIONS = "http://jabber.org/protocol/pubsub#publish-options"
-TIGASE_ENCRYPT = "tigase:push:encrypt:0"
-TIGASE_PRIORITY = "tigase:push:priority:0"
-
-DISCO_INFO = "http://jabber.org/protocol/disco#info"
-DISCO_ITEMS = "http://jabber.org/protocol/disco#items"
-COMMANDS = "http://jabber.org/protocol/commands"
-DATA_FORM = "jabber:x:data"
-PING = "urn:xmpp:ping"
 FORM_TYPE = "FORM_TYPE"
-_OWN = f"{{{COMPONENT}}}"
+
+
+class NS:
+    """The namespaces of the protocols."""
+
+    COMPONENT = "jabber:component:accept"
+    STREAMS = "http://etherx.jabber.org/streams"
+    STREAM_ERRORS = "urn:ietf:params:xml:ns:xmpp-streams"
+    STANZA_ERRORS = "urn:ietf:params:xml:ns:xmpp-stanzas"
+
+    PUSH2 = "urn:xmpp:push2:0"
+    SCE_RFC8291 = "urn:xmpp:sce:rfc8291:0"
+    FORWARD = "urn:xmpp:forward:0"
+
+    PUSH = "urn:xmpp:push:0"
+    PUSH_SUMMARY = "urn:xmpp:push:summary"
+    PUBSUB = "http://jabber.org/protocol/pubsub"
+    PUBLISH_OPTIONS = "http://jabber.org/protocol/pubsub#publish-options"
+    TIGASE_ENCRYPT = "tigase:push:encrypt:0"
+    TIGASE_PRIORITY = "tigase:push:priority:0"
+
+    DISCO_INFO = "http://jabber.org/protocol/disco#info"
+    DISCO_ITEMS = "http://jabber.org/protocol/disco#items"
+    COMMANDS = "http://jabber.org/protocol/commands"
+    DATA_FORM = "jabber:x:data"
+    PING = "urn:xmpp:ping"
 
 
 class MalformedStanza(Exception):  # noqa: N818 - says what is wrong
@@ -52,7 +56,7 @@ def parse(data: bytes) -> Element:
 
 def local_name(element: Element) -> str:
     """Return the name of an element without the stream's namespace. Any other namespace stays in the name."""
-    return element.tag.removeprefix(_OWN)
+    return element.tag.removeprefix(f"{{{NS.COMPONENT}}}")
 
 
 def children(element: Element, namespace: str, name: str) -> list[Element]:

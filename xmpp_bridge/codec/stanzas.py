@@ -7,29 +7,7 @@ from dataclasses import replace
 from xml.etree.ElementTree import Element
 
 from notifications.messages import Grade
-from xmpp_bridge.codec.elements import (
-    COMMANDS,
-    DATA_FORM,
-    DISCO_INFO,
-    DISCO_ITEMS,
-    FORM_TYPE,
-    FORWARD,
-    PING,
-    PUBLISH_OPTIONS,
-    PUBSUB,
-    PUSH,
-    PUSH2,
-    PUSH_SUMMARY,
-    SCE_RFC8291,
-    STANZA_ERRORS,
-    TIGASE_ENCRYPT,
-    TIGASE_PRIORITY,
-    MalformedStanza,
-    child,
-    children,
-    local_name,
-    text_of,
-)
+from xmpp_bridge.codec.elements import FORM_TYPE, NS, MalformedStanza, child, children, local_name, text_of
 from xmpp_bridge.messages import (
     BAD_REQUEST,
     Command,
@@ -41,7 +19,6 @@ from xmpp_bridge.messages import (
     Payload,
     PushNotification,
     Query,
-    Question,
     Refused,
     StanzaError,
     StanzaEvent,
@@ -51,12 +28,8 @@ MAX_CLIENT_CHARACTERS = 1024
 MAX_ID_CHARACTERS = 1024
 IV_BYTES = 12
 _GRADES = {"high": Grade.HIGH, "normal": Grade.NORMAL, "low": Grade.LOW}
-_QUESTIONS = {
-    (DISCO_INFO, "query"): Question.DISCO_INFO,
-    (DISCO_ITEMS, "query"): Question.DISCO_ITEMS,
-    (PING, "ping"): Question.PING,
-}
-_CONDITION = f"{{{STANZA_ERRORS}}}"
+_QUERIES = ((NS.DISCO_INFO, "query"), (NS.DISCO_ITEMS, "query"), (NS.PING, "ping"))
+_CONDITION = f"{{{NS.STANZA_ERRORS}}}"
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
@@ -103,18 +76,18 @@ def _decode_error(stanza: Element, origin: Origin) -> IqAnswer:
 
 
 def _decode_get(stanza: Element, origin: Origin) -> StanzaEvent:
-    for (namespace, name), question in _QUESTIONS.items():
+    for namespace, name in _QUERIES:
         asked = child(stanza, namespace, name)
         if asked is not None:
-            return Query(origin, question, asked.get("node", ""))
+            return Query(origin, namespace, asked.get("node", ""))
     return _unsupported(stanza, origin)
 
 
 def _decode_set(stanza: Element, origin: Origin) -> StanzaEvent:
-    command = child(stanza, COMMANDS, "command")
+    command = child(stanza, NS.COMMANDS, "command")
     if command is not None:
         return _decode_command(command, origin)
-    pubsub = child(stanza, PUBSUB, "pubsub")
+    pubsub = child(stanza, NS.PUBSUB, "pubsub")
     push = _read_publish(stanza, pubsub, origin) if pubsub is not None else None
     return push or _unsupported(stanza, origin)
 
@@ -128,7 +101,7 @@ def _decode_command(command: Element, origin: Origin) -> StanzaEvent:
 
 
 def _unsupported(stanza: Element, origin: Origin) -> Refused:
-    is_pubsub = any(each.tag.startswith(f"{{{PUBSUB}") for each in stanza)
+    is_pubsub = any(each.tag.startswith(f"{{{NS.PUBSUB}") for each in stanza)
     return Refused(origin, StanzaError("cancel", "feature-not-implemented" if is_pubsub else "service-unavailable"))
 
 
@@ -140,30 +113,30 @@ def _read_message(stanza: Element, origin: Origin) -> PushNotification | None:
 
     Raises MalformedStanza.
     """
-    found = children(stanza, PUSH2, "notification")
+    found = children(stanza, NS.PUSH2, "notification")
     if not found:
         return None
     if len(found) > 1:
         raise MalformedStanza
     [notification] = found
-    clients = children(notification, PUSH2, "client")
+    clients = children(notification, NS.PUSH2, "client")
     client = text_of(clients[0]) if len(clients) == 1 else ""
     if not 0 < len(client) <= MAX_CLIENT_CHARACTERS:
         raise MalformedStanza
     dialect = Dialect.MOD_PUSH2 if _is_mod_push2(notification) else Dialect.DRAFT
     grade, payload = (_read_mod_push2 if dialect is Dialect.MOD_PUSH2 else _read_draft)(notification)
-    forwarded = None if payload else child(notification, FORWARD, "forwarded")
+    forwarded = None if payload else child(notification, NS.FORWARD, "forwarded")
     push = PushNotification(dialect, origin, grade, client=client, payload=payload)
     return push if forwarded is None else replace(push, is_forward=True, body=_forwarded_body(forwarded))
 
 
 def _is_mod_push2(notification: Element) -> bool:
-    own = [child(notification, PUSH2, name) for name in ("priority", "voip", "jwt")]
-    return any(each is not None for each in (*own, child(notification, SCE_RFC8291, "encrypted")))
+    own = [child(notification, NS.PUSH2, name) for name in ("priority", "voip", "jwt")]
+    return any(each is not None for each in (*own, child(notification, NS.SCE_RFC8291, "encrypted")))
 
 
 def _read_draft(notification: Element) -> tuple[Grade, Payload | None]:
-    encrypted = child(notification, PUSH2, "encrypted")
+    encrypted = child(notification, NS.PUSH2, "encrypted")
     grade = Grade.HIGH if notification.get("priority") == "high" else Grade.NORMAL
     if encrypted is None:
         return grade, None
@@ -172,13 +145,13 @@ def _read_draft(notification: Element) -> tuple[Grade, Payload | None]:
 
 
 def _read_mod_push2(notification: Element) -> tuple[Grade, Payload | None]:
-    grade = _GRADES.get(text_of(child(notification, PUSH2, "priority")), Grade.NORMAL)
-    if child(notification, PUSH2, "voip") is not None:
+    grade = _GRADES.get(text_of(child(notification, NS.PUSH2, "priority")), Grade.NORMAL)
+    if child(notification, NS.PUSH2, "voip") is not None:
         grade = Grade.VOIP
-    encrypted = child(notification, SCE_RFC8291, "encrypted")
+    encrypted = child(notification, NS.SCE_RFC8291, "encrypted")
     if encrypted is None:
         return grade, None
-    content = child(encrypted, SCE_RFC8291, "payload")
+    content = child(encrypted, NS.SCE_RFC8291, "payload")
     if content is None:
         raise MalformedStanza
     return grade, Payload(Format.RFC8291, _read_ciphertext(content))
@@ -192,19 +165,19 @@ def _read_publish(stanza: Element, pubsub: Element, origin: Origin) -> PushNotif
 
     Raises MalformedStanza.
     """
-    publish = child(pubsub, PUBSUB, "publish")
+    publish = child(pubsub, NS.PUBSUB, "publish")
     if publish is None:
         return None
-    notification = publish.find(f"{{{PUBSUB}}}item/{{{PUSH}}}notification")
+    notification = publish.find(f"{{{NS.PUBSUB}}}item/{{{NS.PUSH}}}notification")
     node, secret = publish.get("node", ""), _secret(stanza, pubsub)
     if notification is None or not 0 < len(node) <= MAX_CLIENT_CHARACTERS or len(secret) > MAX_CLIENT_CHARACTERS:
         raise MalformedStanza
-    encrypted, payload, grade = child(notification, TIGASE_ENCRYPT, "encrypted"), None, Grade.LOW
+    encrypted, payload, grade = child(notification, NS.TIGASE_ENCRYPT, "encrypted"), None, Grade.LOW
     if encrypted is not None:
         payload = Payload(Format.TIGASE, _read_ciphertext(encrypted), encrypted.get("iv", ""))
-    body = _form(notification, PUSH_SUMMARY).get("last-message-body", "")
+    body = _form(notification, NS.PUSH_SUMMARY).get("last-message-body", "")
     # Prosody marks every body with priority `high`.
-    if payload or body or text_of(child(notification, TIGASE_PRIORITY, "priority")) == "high":
+    if payload or body or text_of(child(notification, NS.TIGASE_PRIORITY, "priority")) == "high":
         grade = Grade.NORMAL
     if encrypted is not None and encrypted.get("type") == "voip":
         grade = Grade.VOIP
@@ -214,9 +187,9 @@ def _read_publish(stanza: Element, pubsub: Element, origin: Origin) -> PushNotif
 def _secret(stanza: Element, pubsub: Element) -> str:
     """Return the secret. Its options stand inside `pubsub` on the wire, and beside it in the XEP's examples."""
     for parent in (pubsub, stanza):
-        options = child(parent, PUBSUB, "publish-options")
+        options = child(parent, NS.PUBSUB, "publish-options")
         if options is not None:
-            return _form(options, PUBLISH_OPTIONS).get("secret", "")
+            return _form(options, NS.PUBLISH_OPTIONS).get("secret", "")
     return ""
 
 
@@ -260,9 +233,9 @@ def read_forms(parent: Element) -> list[tuple[str, dict[str, str]]]:
 
     Values are not stripped, because a token with space around it is invalid.
     """
-    return [(form.get("type", ""), _values(form)) for form in children(parent, DATA_FORM, "x")]
+    return [(form.get("type", ""), _values(form)) for form in children(parent, NS.DATA_FORM, "x")]
 
 
 def _values(form: Element) -> dict[str, str]:
-    fields = children(form, DATA_FORM, "field")
-    return {field.get("var", ""): field.findtext(f"{{{DATA_FORM}}}value", "") for field in fields}
+    fields = children(form, NS.DATA_FORM, "field")
+    return {field.get("var", ""): field.findtext(f"{{{NS.DATA_FORM}}}value", "") for field in fields}

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from xmpp_bridge.codec.elements import COMPONENT, STREAM_ERRORS, STREAMS, BrokenStream, local_name, parse, write
+from xmpp_bridge.codec.elements import NS, BrokenStream, local_name, parse, write
 
 # Prosody and ejabberd pass on 512 KiB. No push needs a tenth of that.
 MAX_STANZA_BYTES = 64 * 1024
@@ -84,7 +84,7 @@ Event = Opened | Ready | Received | Closed
 
 def opening(domain: str) -> bytes:
     """Return the header that opens the stream. ``domain`` is the component's own."""
-    head = write("stream:stream", xmlns=COMPONENT, to=domain, **{"xmlns:stream": STREAMS})
+    head = write("stream:stream", xmlns=NS.COMPONENT, to=domain, **{"xmlns:stream": NS.STREAMS})
     return f"<?xml version='1.0'?>{head.removesuffix('/>')}>".encode()
 
 
@@ -146,7 +146,7 @@ class Stream:
     def _open(self, header: bytes) -> Event:
         self._header, self._footer = header, b"</%b>" % header[1:-1].split(None, 1)[0]
         root = parse(self._header + self._footer)
-        if root.tag != f"{{{STREAMS}}}stream":
+        if root.tag != f"{{{NS.STREAMS}}}stream":
             raise BrokenStream
         return Opened(root.get("id", ""))
 
@@ -165,8 +165,8 @@ class Stream:
             tree = parse(self._header + kept + self._footer)[0]
         except BrokenStream:
             return Received(Element(""), len(kept))
-        if tree.tag == f"{{{STREAMS}}}error":
-            conditions = [each.tag for each in tree if each.tag.startswith(f"{{{STREAM_ERRORS}}}")]
+        if tree.tag == f"{{{NS.STREAMS}}}error":
+            conditions = [each.tag for each in tree if each.tag.startswith(f"{{{NS.STREAM_ERRORS}}}")]
             return Closed(conditions[0].rpartition("}")[2] if conditions else "undefined-condition")
         return Ready() if local_name(tree) == "handshake" else Received(tree, len(kept), is_too_large=bool(first))
 

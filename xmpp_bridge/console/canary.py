@@ -24,7 +24,7 @@ from notifications.console.canary import Push, find_push, push_trouble
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.codec.answers import write_values
-from xmpp_bridge.codec.elements import COMMANDS, FORM_TYPE, PUBLISH_OPTIONS, PUBSUB, PUSH, PUSH_SUMMARY, write
+from xmpp_bridge.codec.elements import FORM_TYPE, NS, write
 from xmpp_bridge.component import read_fault
 from xmpp_bridge.console.models import CanaryRun
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys, issue
@@ -184,16 +184,16 @@ def diagnose_push(push: Push) -> Diagnosis | None:
 # Its stanzas: commands of an app, and a push of its user's server -----------------------------------------------------
 def write_command(stanza_id: str, node: str, fields: Mapping[str, str], *, account: str, service: str) -> str:
     """Return an ad-hoc command of the app of an account, with its form."""
-    command = write("command", write_values(fields, "submit"), xmlns=COMMANDS, node=node)
+    command = write("command", write_values(fields, "submit"), xmlns=NS.COMMANDS, node=node)
     return write("iq", command, type="set", id=stanza_id, from_=f"{account}/canary", to=service)
 
 
 def write_push(stanza_id: str, node: str, secret: str, *, server: str, service: str) -> str:
     """Return a push of XEP-0357, as a user's server sends it for a message whose text it withholds."""
-    summary = write_values({FORM_TYPE: PUSH_SUMMARY, "message-count": "1"}, "submit")
-    item = write("item", write("notification", summary, xmlns=PUSH))
-    options = write_values({FORM_TYPE: PUBLISH_OPTIONS, "secret": secret}, "submit")
-    pubsub = write("pubsub", write("publish", item, node=node), write("publish-options", options), xmlns=PUBSUB)
+    summary = write_values({FORM_TYPE: NS.PUSH_SUMMARY, "message-count": "1"}, "submit")
+    item = write("item", write("notification", summary, xmlns=NS.PUSH))
+    options = write_values({FORM_TYPE: NS.PUBLISH_OPTIONS, "secret": secret}, "submit")
+    pubsub = write("pubsub", write("publish", item, node=node), write("publish-options", options), xmlns=NS.PUBSUB)
     return write("iq", pubsub, type="set", id=stanza_id, from_=server, to=service)
 
 

@@ -322,7 +322,7 @@ def query(name: str, inside: str) -> str:
 def test_backoff_and_a_conflict_counts_as_hopeless_only_after_a_handover() -> None:
     backoff = Backoff()
     assert [backoff.pause("lost", jitter=0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    backoff.succeeded()
+    backoff.failures = 0
     assert backoff.pause("lost", jitter=1) == 0.75
     assert all(Backoff().pause(end, jitter=0) == MAX_SECONDS for end in HOPELESS - {"conflict"})
     handover = Backoff()

@@ -11,7 +11,7 @@ from registrations.encryption import Purpose, keyring
 from registrations.messages import DeviceAddress
 from registrations.models import RegistrationEvent, Route
 from tests.rig.statements import statements
-from xmpp_bridge.codec.elements import DATA_FORM
+from xmpp_bridge.codec.elements import NS
 from xmpp_bridge.identity import client_keys, verify_client, verify_node
 from xmpp_bridge.limits import Rates
 from xmpp_bridge.models import App, Device
@@ -214,7 +214,7 @@ def test_a_generic_client_gets_a_form_first(service: Service) -> None:
     [command] = answer
     assert command.get("status") == "executing"
     session = command.get("sessionid") or ""
-    names = [each.get("var") for each in command.iter(f"{{{DATA_FORM}}}field")]
+    names = [each.get("var") for each in command.iter(f"{{{NS.DATA_FORM}}}field")]
     assert names == ["token", "device-id", "voip-token", "environment", "app"]
     filled_in = GOOD | {"app": "talk", "voip-token": "", "environment": ""}
     completed = service.command("register-push-apns", filled_in, action="complete", sessionid=session)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from notifications.messages import Grade
 from xmpp_bridge.codec.answers import write_error
-from xmpp_bridge.codec.elements import parse
+from xmpp_bridge.codec.elements import NS, parse
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.messages import (
     Command,
@@ -26,7 +26,6 @@ from xmpp_bridge.messages import (
     Origin,
     PushNotification,
     Query,
-    Question,
     StanzaError,
 )
 
@@ -111,7 +110,7 @@ def test_the_corpus_is_whole_and_has_a_registration_and_a_query() -> None:
     assert (command.node, command.action, command.fields) == ("register-push-fcm", "execute", fields)
     assert "tok" not in repr(command)
     assert isinstance(query, Query)
-    assert (query.question, query.node) == (Question.DISCO_INFO, "")
+    assert (query.namespace, query.node) == (NS.DISCO_INFO, "")
 
 
 @pytest.mark.requirement("XB5", "X5")

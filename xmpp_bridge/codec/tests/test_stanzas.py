@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from notifications.messages import Grade
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.answers import FormField
-from xmpp_bridge.codec.elements import COMPONENT, BrokenStream, parse
+from xmpp_bridge.codec.elements import NS, BrokenStream, parse
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.tests.test_recorded import STANZAS, same_tree, stanza_bytes
 from xmpp_bridge.messages import (
@@ -233,7 +233,7 @@ def test_commands_are_decoded_with_their_submitted_form() -> None:
 def test_a_stanza_of_a_live_stream_is_decoded_like_a_recorded_one() -> None:
     for entry in STANZAS:
         data = stanza_bytes(entry["file"])
-        live = data.replace(b"<" + entry["stanza"].encode(), f"<{entry['stanza']} xmlns='{COMPONENT}'".encode(), 1)
+        live = data.replace(b"<" + entry["stanza"].encode(), f"<{entry['stanza']} xmlns='{NS.COMPONENT}'".encode(), 1)
         assert decode(parse(live)) == decode(parse(data))
 
 
