@@ -4,8 +4,7 @@ Rules: only attributes with the names of `NAMES` and `LOCATIONS` leave, and only
 tokens, access tokens, keys, hashes, topics, installations and JIDs have no name here, and are also refused as the value
 of another attribute. No other thread waits for the collector: while it is unavailable, spans and errors are dropped.
 
-No other module imports that protocol. To build a message takes 20 microseconds. The tracer and exporter of
-OpenTelemetry's SDK take three times as long (docs/decisions/0033).
+No other module imports that protocol. OpenTelemetry's SDK is not used (docs/decisions/0120).
 """
 
 import atexit
@@ -13,10 +12,10 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from time import monotonic, sleep
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import httpx
 import structlog
@@ -29,10 +28,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from kit.http import ask, new_client, submit
-from kit.tracing import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpan, Trace
+from kit.tracing import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpan, Times, Trace
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 # Our name of an attribute, and its name in the collector: that of the semantic conventions, where there is one.
 NAMES: Mapping[str, str] = {
@@ -76,7 +74,8 @@ FAILED = Status(code=Status.STATUS_CODE_ERROR)
 SEVERITIES = {"ERROR": SeverityNumber.SEVERITY_NUMBER_ERROR, "CRITICAL": SeverityNumber.SEVERITY_NUMBER_FATAL}
 Link: TypeAlias = Span.Link
 
-# Maximum number of waiting items. Beyond it the oldest is dropped.
+TRACES_PATH, LOGS_PATH = "/v1/traces", "/v1/logs"
+# Maximum number of waiting spans, and of errors. Beyond it the oldest is dropped.
 MAX_WAITING = 4096
 MAX_IN_A_BATCH = 512
 EXPORT_SECONDS = 5.0
@@ -104,76 +103,25 @@ def sorted_out(attributes: Mapping[str, object]) -> tuple[list[KeyValue], list[s
     return allowed, sorted(name for name, value in named.items() if not is_allowed(name, value))
 
 
-class Sender(Generic[T]):
-    """Sends items, spans or errors, of any thread of this process."""
-
-    def __init__(self, kind: str, path: str, encode: Callable[[Sequence[T]], bytes]) -> None:
-        self._kind = kind
-        self._url = f"{settings.OTLP_URL}{path}"
-        self._headers = {**settings.OTLP_HEADERS, "Content-Type": "application/x-protobuf"}
-        self._encode = encode
-        self._warn_at = float("-inf")
-        self._waiting: deque[T] = deque(maxlen=MAX_WAITING)
-        self._sending = threading.Lock()
-        self._client = new_client()
-        self._thread = threading.Thread(target=self._run, name=f"sender of {kind}", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
-
-    def add(self, item: T) -> None:
-        """Queue an item, which is sent within `EVERY_SECONDS`."""
-        self._waiting.append(item)
-
-    def _run(self) -> None:
-        while True:
-            sleep(EVERY_SECONDS)
-            self.flush()
-
-    def flush(self) -> None:
-        """Send all waiting items, without a time limit."""
-        with self._sending:
-            while self._waiting:
-                self._send(EXPORT_SECONDS)
-
-    def close(self) -> None:
-        """Send waiting items for up to `LAST_SECONDS`. A forked process leaves its parent's items to the parent."""
-        until = monotonic() + LAST_SECONDS
-        if self._thread.is_alive() and self._sending.acquire(timeout=LAST_SECONDS):
-            while self._waiting and monotonic() < until:
-                self._send(max(until - monotonic(), 0.1))
-            self._sending.release()
-
-    def _send(self, seconds: float) -> None:
-        """Send one batch, and drop it if the collector does not accept it."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_IN_A_BATCH))]
-        body = self._encode(batch)
-        asking = submit(ask(self._client, "POST", self._url, seconds=seconds, content=body, headers=self._headers))
-        try:
-            status = asking.result(seconds).status_code
-            if status >= HTTPStatus.MULTIPLE_CHOICES:
-                self._warn(status, len(batch))
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            asking.cancel()
-            self._warn(type(error).__name__, len(batch))
-
-    def _warn(self, error: str | int, count: int) -> None:
-        if monotonic() >= self._warn_at:
-            self._warn_at = monotonic() + WARN_EVERY_SECONDS
-            log.warning("collector_takes_nothing", kind=self._kind, error=error, count=count)
-
-
-class Spans(Sender[Span]):
-    """The spans of this process."""
+class Exporter:
+    """Sends the spans of this process, and the errors that it logs, of any of its threads."""
 
     def __init__(self) -> None:
-        super().__init__("spans", "/v1/traces", _encoded_spans)
+        self._headers = {**settings.OTLP_HEADERS, "Content-Type": "application/x-protobuf"}
+        self._warn_at = float("-inf")
+        self._spans: deque[Span] = deque(maxlen=MAX_WAITING)
+        self._errors: deque[LogRecord] = deque(maxlen=MAX_WAITING)
+        self._sending = threading.Lock()
+        self._client = new_client()
+        self._thread = threading.Thread(target=self._run, name="exporter", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
 
     def step(
         self,
         name: str,
         trace: Trace,
-        began_ns: int,
-        ended_ns: int,
+        times: Times,
         attributes: Attributes,
         *,
         role: Role = Role.INTERNAL,
@@ -186,47 +134,25 @@ class Spans(Sender[Span]):
         if refused:
             log.error("span_refused", span=name, attributes=refused)
             return
-        span = Span(
-            trace_id=trace.id,
-            span_id=trace.first_span_id if is_first else os.urandom(SPAN_BYTES),
-            parent_span_id=b"" if is_first else trace.first_span_id,
-            name=name,
-            kind=Span.SpanKind.Value(f"SPAN_KIND_{role.name}"),
-            start_time_unix_nano=began_ns,
-            end_time_unix_nano=ended_ns,
-            attributes=allowed,
-            links=links,
-            status=FAILED if is_error else None,
-        )
-        self.add(span)
+        first = trace.first_span_id
+        ids = (trace.id, first, b"") if is_first else (trace.id, os.urandom(SPAN_BYTES), first)
+        further = {"kind": role.value, "attributes": allowed, "links": links}
+        self._spans.append(_span(name, ids, times, **further, status=FAILED if is_error else None))
 
-    def batch(self, began_ns: int, ended_ns: int, step_spans: Iterable[StepSpan]) -> None:
+    def batch(self, times: Times, step_spans: Iterable[StepSpan]) -> None:
         """Send a batch with its steps. In the trace of each message, send a span for each step that worked on it."""
-        trace_id, span_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
-        for step_span in step_spans:
-            self._step_of_batch(step_span, trace_id, span_id)
-        self.add(_internal("batch", trace_id, span_id, b"", began_ns, ended_ns))
+        trace_id, batch_id = os.urandom(TRACE_BYTES), os.urandom(SPAN_BYTES)
+        for each in step_spans:
+            own_id = os.urandom(SPAN_BYTES)
+            traces = dict.fromkeys(trace for trace, _ in each.noted)
+            links = [Link(trace_id=trace.id, span_id=trace.first_span_id) for trace in traces]
+            self._spans.append(_span(each.name, (trace_id, own_id, batch_id), each.times, links=links))
+            back = [Link(trace_id=trace_id, span_id=own_id)]
+            for trace, attributes in each.noted:
+                self.step(each.name, trace, each.times, attributes, links=back)
+        self._spans.append(_span("batch", (trace_id, batch_id, b""), times))
 
-    def _step_of_batch(self, step_span: StepSpan, trace_id: bytes, batch_id: bytes) -> None:
-        began_ns, ended_ns, own_id = step_span.began_ns, step_span.ended_ns, os.urandom(SPAN_BYTES)
-        span = _internal(step_span.name, trace_id, own_id, batch_id, began_ns, ended_ns)
-        traces = dict.fromkeys(trace for trace, _ in step_span.noted)
-        span.links.extend(Link(trace_id=trace.id, span_id=trace.first_span_id) for trace in traces)
-        self.add(span)
-        back = [Link(trace_id=trace_id, span_id=own_id)]
-        for trace, attributes in step_span.noted:
-            self.step(step_span.name, trace, began_ns, ended_ns, attributes, links=back)
-
-
-class Errors(Sender[LogRecord]):
-    """The errors that this process logs."""
-
-    def __init__(self) -> None:
-        super().__init__("errors", "/v1/logs", _encoded_errors)
-
-    def export(
-        self, event: str, attributes: Mapping[str, object], *, at_ns: int, severity: str, trace: Trace | None
-    ) -> None:
+    def error(self, event: str, attributes: Attributes, *, at_ns: int, severity: str, trace: Trace | None) -> None:
         """Send an error, without the attributes that may not leave."""
         record = LogRecord(
             time_unix_nano=at_ns,
@@ -239,18 +165,57 @@ class Errors(Sender[LogRecord]):
         )
         if trace:
             record.trace_id, record.span_id = trace
-        self.add(record)
+        self._errors.append(record)
+
+    def _run(self) -> None:
+        while True:
+            sleep(EVERY_SECONDS)
+            self.flush()
+
+    def flush(self, seconds: float = threading.TIMEOUT_MAX) -> None:
+        """Send all that waits, for up to ``seconds``."""
+        until = monotonic() + seconds
+        if self._sending.acquire(timeout=seconds):
+            for waiting, path in ((self._spans, TRACES_PATH), (self._errors, LOGS_PATH)):
+                while waiting and monotonic() < until:
+                    self._send(waiting, path, max(min(until - monotonic(), EXPORT_SECONDS), 0.1))
+            self._sending.release()
+
+    def close(self) -> None:
+        """Send what waits for up to `LAST_SECONDS`. A forked process leaves its parent's to the parent."""
+        if self._thread.is_alive():
+            self.flush(LAST_SECONDS)
+
+    def _send(self, waiting: deque[Any], path: str, seconds: float) -> None:
+        """Send one batch, and drop it if the collector does not accept it."""
+        batch = [waiting.popleft() for _ in range(min(len(waiting), MAX_IN_A_BATCH))]
+        url, body = f"{settings.OTLP_URL}{path}", _encoded(batch, path)
+        asking = submit(ask(self._client, "POST", url, seconds=seconds, content=body, headers=self._headers))
+        try:
+            status = asking.result(seconds).status_code
+            if status >= HTTPStatus.MULTIPLE_CHOICES:
+                self._warn(path, status, len(batch))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            asking.cancel()
+            self._warn(path, type(error).__name__, len(batch))
+
+    def _warn(self, path: str, error: str | int, count: int) -> None:
+        if monotonic() >= self._warn_at:
+            self._warn_at = monotonic() + WARN_EVERY_SECONDS
+            log.warning("collector_takes_nothing", path=path, error=error, count=count)
 
 
-def _internal(name: str, trace_id: bytes, span_id: bytes, parent_id: bytes, began_ns: int, ended_ns: int) -> Span:
+def _span(name: str, ids: tuple[bytes, bytes, bytes], times: Times, **further: Any) -> Span:
+    """Return a span. ``ids`` are those of its trace, its own, and its parent's."""
+    trace_id, span_id, parent_id = ids
     return Span(
+        name=name,
         trace_id=trace_id,
         span_id=span_id,
         parent_span_id=parent_id,
-        name=name,
-        kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=began_ns,
-        end_time_unix_nano=ended_ns,
+        start_time_unix_nano=times[0],
+        end_time_unix_nano=times[1],
+        **{"kind": Span.SPAN_KIND_INTERNAL, **further},
     )
 
 
@@ -258,17 +223,12 @@ def _key_value(name: str, value: object) -> KeyValue:
     return KeyValue(key=name, value=AnyValue(**{KINDS[type(value)]: value}))  # type: ignore[arg-type]
 
 
-def _resource() -> Resource:
-    """Return the attributes of this server in every span and error: name, version, and those of OTLP_RESOURCE."""
+def _encoded(batch: Sequence[Any], path: str) -> bytes:
+    """Return a batch as a request, with name and version of this server, and the attributes of OTLP_RESOURCE."""
     own = {"service.name": settings.OTLP_SERVICE, "service.version": settings.OTLP_VERSION}
-    return Resource(attributes=[_key_value(*item) for item in (settings.OTLP_RESOURCE | own).items()])
-
-
-def _encoded_spans(spans: Sequence[Span]) -> bytes:
-    group = ResourceSpans(resource=_resource(), scope_spans=[ScopeSpans(scope=SCOPE, spans=spans)])
-    return ExportTraceServiceRequest(resource_spans=[group]).SerializeToString()
-
-
-def _encoded_errors(records: Sequence[LogRecord]) -> bytes:
-    group = ResourceLogs(resource=_resource(), scope_logs=[ScopeLogs(scope=SCOPE, log_records=records)])
-    return ExportLogsServiceRequest(resource_logs=[group]).SerializeToString()
+    resource = Resource(attributes=[_key_value(*item) for item in (settings.OTLP_RESOURCE | own).items()])
+    if path == TRACES_PATH:
+        spans = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(scope=SCOPE, spans=batch)])
+        return ExportTraceServiceRequest(resource_spans=[spans]).SerializeToString()
+    logs = ResourceLogs(resource=resource, scope_logs=[ScopeLogs(scope=SCOPE, log_records=batch)])
+    return ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()

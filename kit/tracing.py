@@ -21,10 +21,10 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from functools import wraps
 from hashlib import blake2b
 from pathlib import Path
@@ -37,7 +37,7 @@ from django.conf import settings
 from kit.processes import once
 
 if TYPE_CHECKING:
-    from kit.otlp import Errors, Spans
+    from kit.otlp import Exporter
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +49,7 @@ MAX_CALLS = 20
 LIBRARY_ERROR = "library_error"
 NS_PER_SECOND = 10**9
 Attributes = Mapping[str, object]
+Times = tuple[int, int]  # beginning and end, in nanoseconds since 1970
 P = ParamSpec("P")
 
 
@@ -79,20 +80,19 @@ def trace_of(key: bytes) -> Trace | None:
 
 
 class Role(Enum):
-    """The kind of a span, by its name in OpenTelemetry."""
+    """The kind of a span, by its name and number in OpenTelemetry."""
 
-    INTERNAL = auto()
-    CLIENT = auto()  # a request to another server, with the wait for its answer
-    CONSUMER = auto()  # the receipt of a message
+    INTERNAL = 1
+    CLIENT = 3  # a request to another server, with the wait for its answer
+    CONSUMER = 5  # the receipt of a message
 
 
 @dataclass(slots=True)
 class StepSpan:
-    """One step of a batch: its times (nanoseconds since 1970), and the traces of its messages with attributes."""
+    """One step of a batch, and the traces of its messages with attributes."""
 
     name: str
-    began_ns: int
-    ended_ns: int = 0
+    times: Times
     noted: list[tuple[Trace, Attributes]] = field(default_factory=list)
 
 
@@ -119,26 +119,26 @@ class BatchTrace:
         self._began_ns = time_ns()
         self._step_spans: list[StepSpan] = []
 
-    def step(self, name: str) -> AbstractContextManager[object]:
-        """Return the context manager around the work of a step."""
-        return self._traced(name) if is_on() else nullcontext()
-
     @contextmanager
-    def _traced(self, name: str) -> Iterator[None]:
-        step_span = StepSpan(name, time_ns())
+    def step(self, name: str) -> Iterator[None]:
+        """Trace the work of a step, which is the body of the `with` statement."""
+        if not is_on():
+            yield
+            return
+        step_span = StepSpan(name, (time_ns(), 0))
         self._step_spans.append(step_span)
         before = _at_work.set(step_span)
         try:
             yield
         finally:
             _at_work.reset(before)
-            step_span.ended_ns = time_ns()
+            step_span.times = (step_span.times[0], time_ns())
 
     @_harmless
     def committed(self) -> None:
         """Send the spans of the batch. Call it after the commit."""
         if any(step_span.noted for step_span in self._step_spans):
-            spans().batch(self._began_ns, time_ns(), self._step_spans)
+            exporter().batch((self._began_ns, time_ns()), self._step_spans)
 
 
 def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:
@@ -173,7 +173,8 @@ def step(
     """
     trace = trace_of(key)
     if trace is not None:
-        spans().step(name, trace, began_ns, time_ns(), attributes, role=role, is_first=is_first, is_error=is_error)
+        times = (began_ns, time_ns())
+        exporter().step(name, trace, times, attributes, role=role, is_first=is_first, is_error=is_error)
 
 
 class ErrorHandler(logging.Handler):
@@ -194,7 +195,7 @@ class ErrorHandler(logging.Handler):
             attributes = dict(_attributes(record, event))
             name = str(event.get("event", LIBRARY_ERROR))
             at_ns = int(record.created * NS_PER_SECOND)
-            errors().export(name, attributes, at_ns=at_ns, severity=record.levelname, trace=_trace_of(event))
+            exporter().error(name, attributes, at_ns=at_ns, severity=record.levelname, trace=_trace_of(event))
         except Exception:  # noqa: BLE001 - as handlers do
             self.handleError(record)
 
@@ -230,24 +231,14 @@ def _trace_of(event: Mapping[str, object]) -> Trace | None:
 
 
 @once
-def spans() -> "Spans":
-    """Return the exporter of this process's spans."""
-    from kit.otlp import Spans  # noqa: PLC0415 - no cost for a process without traces
+def exporter() -> "Exporter":
+    """Return the exporter of this process."""
+    from kit.otlp import Exporter  # noqa: PLC0415 - no cost for a process without traces and errors
 
-    return Spans()
-
-
-@once
-def errors() -> "Errors":
-    """Return the exporter of the errors that this process logs."""
-    from kit.otlp import Errors  # noqa: PLC0415 - no cost for a process without errors
-
-    return Errors()
+    return Exporter()
 
 
 def close() -> None:
     """Send the rest, for some seconds. It is for processes that end without Python's exit handlers."""
     if is_on():
-        spans().close()
-    if settings.TRACES_ERRORS:
-        errors().close()
+        exporter().close()

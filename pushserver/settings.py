@@ -370,7 +370,7 @@ OTLP_HEADERS = env.headers("OTEL_EXPORTER_OTLP_HEADERS")
 OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
 OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
 OTLP_VERSION = VERSION if OTLP_URL else ""
-TRACES = TRACES_ERRORS = bool(OTLP_URL)
+TRACES = bool(OTLP_URL)
 TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
 # Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
 TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
@@ -573,7 +573,7 @@ LOGGING_CONFIG = None
 configure_logging(
     as_json=env.choice("LOG_FORMAT", "text", "json") == "json",
     level=env.choice("LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR"),
-    exports_errors=TRACES_ERRORS,
+    exports_errors=TRACES,
 )
 
 

@@ -101,7 +101,7 @@ def test_spans_for_a_collector_that_refuses_them_are_dropped_and_logged_once(col
     collecting.status = 400
     for _ in range(2):
         step("send", A, {}, began_ns=time_ns())
-        tracing.spans().flush()
+        tracing.exporter().flush()
     assert collecting.spans == []
     assert caplog.text.count("collector_takes_nothing") == 1
 
@@ -113,17 +113,17 @@ def test_a_process_that_ends_sends_its_spans_but_does_not_wait_for_an_unreachabl
     tracing.close()
     assert [span.name for span in collecting.spans] == ["send"]
     settings.OTLP_URL = "http://127.0.0.1:1"
-    spans = otlp.Spans()
-    monkeypatch.setattr(tracing, "spans", lambda: spans)
+    exporter = otlp.Exporter()
+    monkeypatch.setattr(tracing, "exporter", lambda: exporter)
     for _ in range(otlp.MAX_WAITING + 10):
         step("send", A, {}, began_ns=time_ns())
     tracing.close()
-    assert not spans._waiting
+    assert not exporter._spans
 
 
 def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, caplog):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
-    monkeypatch.setattr(tracing, "spans", lambda: 1 / 0)
+    monkeypatch.setattr(tracing, "exporter", lambda: 1 / 0)
     step("send", A, {}, began_ns=time_ns())
     assert "ZeroDivisionError" in caplog.text
 

@@ -238,17 +238,6 @@ def test_nothing_of_anybody_leaves_for_the_collector(own_fleet: Fleet, traces: T
     assert found(hidden, {"what was sent": sent}) == []
 
 
-def test_metrics_show_traces_as_examples(web: str, collecting: Collector) -> None:
-    shown = [line for line in read_metrics(web)["metrics"].splitlines() if "# {trace_id=" in line]
-    assert {line.split("_bucket{")[0] for line in shown} >= {
-        "pushserver_inbox_wait_seconds",
-        "pushserver_gateway_seconds",
-        "pushserver_request_answer_seconds",
-    }
-    traces = {bytes.fromhex(line.split('# {trace_id="')[1][:32]) for line in shown}
-    wait_until(lambda: traces <= collecting.traces().keys(), what="the spans of each example")
-
-
 def manage(fleet: Fleet, command: str, *arguments: str, **environment: str) -> str:
     """Run a command, check that it succeeded, and return its output."""
     spec = plan.manage(command, command, *arguments, stop_order=StopOrder.FRONT)

@@ -77,12 +77,11 @@ def collector() -> Iterator[Collector]:
 
 @contextmanager
 def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """Run a collector for all traces and errors of this process, without sampling. ``finish`` flushes the exporters."""
+    """Run a collector for all traces and errors of this process, without sampling. ``finish`` flushes the exporter."""
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
-        spans, failures = otlp.Spans(), otlp.Errors()
-        monkeypatch.setattr(tracing, "spans", lambda: spans)
-        monkeypatch.setattr(tracing, "errors", lambda: failures)
-        running.finish = lambda: (spans.flush(), failures.flush())
+        exporter = otlp.Exporter()
+        monkeypatch.setattr(tracing, "exporter", lambda: exporter)
+        running.finish = exporter.flush
         yield running
         running.finish()
