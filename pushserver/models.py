@@ -1,7 +1,7 @@
 """Tables of the console itself: who opened what, API tokens, and the counts that the dashboard shows."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.conf import settings
@@ -27,6 +27,25 @@ class AccessRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.username}: {self.page} {self.object_id[:16]}"
+
+
+class FailedLogin(models.Model):
+    """Wrong logins as one name from one network: see `console.accounts.guessing`."""
+
+    COUNTED = timedelta(minutes=15)  # since the last one
+
+    username = models.TextField()  # as it was typed, so it may be a password
+    network = models.TextField()  # the address, and for IPv6 the first one of its /64 network
+    count = models.PositiveIntegerField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["username", "network"], name="one_count_per_name_and_network"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Failed logins {self.pk}"
 
 
 class ApiToken(models.Model):

@@ -12,7 +12,7 @@ from django.db.models import Q
 from kit.operations import parts
 
 OUR_APPS = ("registrations", "notifications", "spark_reports")
-ACCOUNT_APPS = ("auth", "otp_totp", "axes")
+ACCOUNT_APPS = ("auth", "otp_totp")
 # Operators may add, change and delete rows of these models only. The server records all others.
 EDITED_MODELS = ("gatewayerrorrule", "app")
 _READS_INCIDENTS = Q(content_type__app_label="pushserver", codename="view_incident")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +388,6 @@ SHOWS_PAGES = ROLE is not Role.WORKER
 PAGE_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
     "django.contrib.messages",
-    "axes",
     "django_filters",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -445,7 +443,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "kit.api.problems.ProblemPages",
-    "axes.middleware.AxesMiddleware",  # last: it answers for who is locked out
 ]
 # No form takes a file. A file that is sent all the same is skipped, and not kept on the disk.
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
@@ -463,7 +460,6 @@ TEMPLATES = [
         },
     }
 ]
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -540,21 +536,6 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-# The wider locks, and who is exempt from them, are those of the handler.
-AXES_HANDLER = "pushserver.console.accounts.guessing.Guesses"
-AXES_FAILURE_LIMIT = 5
-AXES_COOLOFF_TIME = timedelta(minutes=15)
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "pushserver.console.accounts.addresses.client_network"
-AXES_RESET_ON_SUCCESS = True
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
-AXES_DISABLE_ACCESS_LOG = True
-AXES_ENABLE_ADMIN = False
-AXES_VERBOSE = False
-# django-axes stores and partly logs what was typed: a code may still be valid for half a minute, and some people
-# type their password where the name belongs.
-AXES_SENSITIVE_PARAMETERS = ["username", "ip_address", "code", "csrfmiddlewaretoken"]
-AXES_LOCKOUT_CALLABLE = "pushserver.console.accounts.refusals.locked_out"
 CSRF_FAILURE_VIEW = "pushserver.console.accounts.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True  # keys and their QR codes, also on pages of django-otp that are not ours
 OTP_TOTP_ISSUER = "Push server"
@@ -565,7 +546,7 @@ if SHOWS_PAGES:
     from pushserver.console.frame.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
 else:
     # System checks would import what these settings name.
-    ROOT_URLCONF, MIDDLEWARE, AUTHENTICATION_BACKENDS = "", [], []
+    ROOT_URLCONF, MIDDLEWARE = "", []
     CSRF_FAILURE_VIEW = "django.views.csrf.csrf_failure"
 
 # Logging --------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def purge_visits() -> None:
         "incidents": run_for_a_while(retention.purge_incidents(now=now)),
         "parts": run_for_a_while(chain.from_iterable(part.purge(now=now) for part in parts())),
         "sessions": run_for_a_while(retention.purge_sessions(now=now)),
-        "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now, cooloff=settings.AXES_COOLOFF_TIME)),
+        "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now)),
     }
     if any(removed.values()):
         log.info("visits_purged", **removed)

@@ -222,11 +222,10 @@ NAMES: Mapping[str, str] = {
     "auth.User": "account",
     "auth.Group": "role",
     "otp_totp.TOTPDevice": "second factor",
-    "axes.AccessAttempt": "failed login",
     "admin.LogEntry": "change",
 }
 # The apps of these tables, which the menu calls "Staff".
-STAFF_APPS = ("auth", "otp_totp", "axes", "admin", "pushserver")
+STAFF_APPS = ("auth", "otp_totp", "admin", "pushserver")
 
 
 def name_tables() -> None:

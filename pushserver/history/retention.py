@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from django.contrib.sessions.models import Session
-from django.db import connection
 from django.db.models import Exists, OuterRef
 
-from kit.db.deleting import CHUNK_SIZE, delete_in_chunks
-from pushserver.models import AccessRecord, Incident, ServerStart
+from kit.db.deleting import delete_in_chunks
+from pushserver.models import AccessRecord, FailedLogin, Incident, ServerStart
 
 INCIDENTS_KEPT = timedelta(days=30)
 
@@ -32,19 +31,6 @@ def purge_sessions(*, now: datetime) -> Iterator[int]:
     return delete_in_chunks(Session.objects.filter(expire_date__lt=now).order_by("expire_date"))
 
 
-def purge_failed_logins(*, now: datetime, cooloff: timedelta) -> Iterator[int]:
-    """Delete failed logins that lock nobody out any more. Yields how many rows each step deleted.
-
-    django-axes deletes them itself, but only at the next login. The statement is plain SQL because workers do not
-    install django-axes and its models.
-    """
-    sql = """
-        DELETE FROM axes_accessattempt WHERE id IN
-            (SELECT id FROM axes_accessattempt WHERE attempt_time < %s ORDER BY attempt_time LIMIT %s)
-    """
-    removed = 1
-    while removed:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, [now - cooloff, CHUNK_SIZE])
-            removed = cursor.rowcount
-        yield removed
+def purge_failed_logins(*, now: datetime) -> Iterator[int]:
+    """Delete failed logins that lock nobody out any more. Yields how many rows each step deleted."""
+    return delete_in_chunks(FailedLogin.objects.filter(last_at__lt=now - FailedLogin.COUNTED).order_by("last_at"))

@@ -6,7 +6,6 @@ from datetime import datetime
 from secrets import token_hex
 from typing import Any
 
-from axes.models import AccessAttempt
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
@@ -22,7 +21,7 @@ from notifications.gateways.gorush.console.loading import load_seed
 from notifications.models import Channel, Notification, NotificationRequest
 from pushserver.api import tokens
 from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
-from pushserver.models import AccessRecord, Incident
+from pushserver.models import AccessRecord, FailedLogin, Incident
 from registrations.models import Registration
 from spark_reports.console.panels import PAGES
 from spark_reports.nights.closing import last_closed_day
@@ -172,7 +171,7 @@ def _make_accounts(now: datetime) -> None:
     load_seed()
     ann = rows.make_staff("support", "ann")
     TOTPDevice.objects.create(user=ann, name="authenticator", confirmed=True)
-    AccessAttempt.objects.create(username="ann", ip_address="192.0.2.1", failures_since_start=1)
+    rows.make(FailedLogin, username="ann", network="192.0.2.1", count=1, at=now)
     tokens.issue("status page", ["status"], by="ann", now=now)
     rows.make(AccessRecord, user=ann, username="ann", page="user", object_id="1", at=now)
     kind = ContentType.objects.get_for_model(Registration)

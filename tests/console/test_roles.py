@@ -49,7 +49,7 @@ TABLES = dict.fromkeys(FACT_TABLES, FACTS) | {
     "auth_user": ACCOUNTS,
     "auth_group": ACCOUNTS,
     "otp_totp_totpdevice": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
-    "axes_accessattempt": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
+    "pushserver_failedlogin": (Who.ADMIN, Who.NOBODY, Who.NOBODY, Who.ADMIN),
     "pushserver_accessrecord": LOGS,
     "pushserver_apitoken": (Who.ADMIN, Who.ADMIN, Who.NOBODY, Who.NOBODY),
     "admin_logentry": (Who.OPERATOR, Who.NOBODY, Who.NOBODY, Who.NOBODY),

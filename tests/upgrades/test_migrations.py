@@ -54,6 +54,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0015_reports_in_requests"): POSTPONED,
     ("notifications", "0017_due_times"): POSTPONED,
     ("pushserver", "0006_one_table_of_counts"): POSTPONED,
+    ("pushserver", "0007_failed_logins"): "these tables have a few rows, and nobody logs in for the moment",
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
     ("waku_bridge", "0007_open_replies"): POSTPONED,
     ("waku_bridge", "0008_open_envelopes"): POSTPONED,

@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from axes.models import AccessAttempt
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
@@ -20,7 +19,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 from kit.admin.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from kit.admin.lists.columns import NOTHING, age, link, moment, word, yes_no
 from pushserver.console.labels import ROLES, SEARCH_CHANGES
-from pushserver.models import AccessRecord
+from pushserver.models import AccessRecord, FailedLogin
 from registrations.models import Registration
 
 # The expression of the index over the log: `pushserver/migrations/0001_initial.py`.
@@ -158,14 +157,12 @@ class SecondFactorAdmin(RemovableOnly):
         return super().has_delete_permission(request, obj) and _may_touch(request.user, obj and obj.user)
 
 
-@admin.register(AccessAttempt)
+@admin.register(FailedLogin)
 class FailedLoginAdmin(RemovableOnly):
     """Failed logins. Removing one lets that person log in again at once."""
 
-    list_display = ("username", "ip_address", "failures_since_start", age("attempt_time", "last"))
-    shown: ClassVar[Any] = {
-        "Failed logins": ("username", "ip_address", "failures_since_start", moment("attempt_time", "last"))
-    }
+    list_display = ("username", "network", "count", age("last_at", "last"))
+    shown: ClassVar[Any] = {"Failed logins": ("username", "network", "count", moment("last_at", "last"))}
 
 
 @admin.register(AccessRecord)

@@ -1,4 +1,4 @@
-"""Addresses of logins, by which django-axes locks out people who guess passwords."""
+"""Addresses of logins, by which people who guess passwords are locked out."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
 

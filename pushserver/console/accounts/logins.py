@@ -1,4 +1,4 @@
-"""Log entries of logins, logouts and failed logins.
+"""What follows logins, logouts and failed logins: log entries, and the counts of the locks against guessing.
 
 The name of a failed login is not logged, because some people type their password there. *Failed logins* has it.
 """
@@ -10,6 +10,7 @@ from django.contrib.auth import signals
 from django.dispatch import receiver
 from django.http import HttpRequest
 
+from pushserver.console.accounts import guessing
 from pushserver.console.accounts.addresses import client_address, client_network
 from pushserver.console.accounts.login_queue import LOGINS
 
@@ -18,8 +19,9 @@ log = structlog.get_logger(__name__)
 
 @receiver(signals.user_logged_in, dispatch_uid="log_login")
 def log_login(request: HttpRequest, user: Any, **_rest: object) -> None:
-    """Log a login, and remember its network."""
+    """Log a login, remember its network, and forget the failed logins before it."""
     LOGINS.remember(client_network(request) or "")
+    guessing.forget_failures(request, user.get_username())
     log.info("login", user_id=user.pk, address=client_address(request))
 
 
@@ -30,6 +32,8 @@ def log_logout(request: HttpRequest, user: Any, **_rest: object) -> None:
 
 
 @receiver(signals.user_login_failed, dispatch_uid="log_failed_login")
-def log_failed_login(request: HttpRequest | None = None, **_rest: object) -> None:
-    """Log a failed login."""
+def log_failed_login(credentials: dict[str, Any], request: HttpRequest | None = None, **_rest: object) -> None:
+    """Log and count a failed login. Raise LockedOutError if it was one too many."""
     log.warning("login_failed", address=request and client_address(request))
+    if request:
+        guessing.count_failure(request, credentials["username"])

@@ -2,10 +2,8 @@
 
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any
 
 import structlog
-from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +12,7 @@ from django.urls import reverse
 
 from pushserver.console import labels
 from pushserver.console.accounts.addresses import client_address
+from pushserver.models import FailedLogin
 
 log = structlog.get_logger(__name__)
 LOGGED = {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
@@ -37,9 +36,9 @@ def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa:
     return _refuse(request, HTTPStatus.FORBIDDEN, labels.STALE_FORM)
 
 
-def locked_out(request: HttpRequest, response: HttpResponse, credentials: Any) -> HttpResponse:  # noqa: ARG001
-    """Answer for django-axes. The page is the same whether the account exists or not."""
-    minutes = settings.AXES_COOLOFF_TIME // timedelta(minutes=1)
+def locked_out(request: HttpRequest) -> HttpResponse:
+    """Answer somebody who is locked out. The page is the same whether the account exists or not."""
+    minutes = FailedLogin.COUNTED // timedelta(minutes=1)
     return _refuse(request, HTTPStatus.TOO_MANY_REQUESTS, labels.LOCKED_OUT.format(minutes=minutes))
 
 

@@ -6,7 +6,7 @@ Each login of a person with a second factor asks for a code. With REQUIRE_SECOND
 import io
 import time
 from base64 import b32encode, b64encode
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.conf import settings
@@ -31,6 +31,7 @@ from unfold.forms import AuthenticationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from pushserver.console import labels
+from pushserver.console.accounts import guessing
 
 KEY_IN_SESSION = "second_factor_key"
 CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
@@ -76,6 +77,12 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
         widget=UnfoldAdminTextInputWidget(attrs=CODE),
     )
 
+    def clean(self) -> dict[str, Any]:
+        """Check name, password and code. Raise LockedOutError before that while the name or the network is locked."""
+        if self.request is not None and "username" in self.cleaned_data:
+            guessing.refuse_guesses(self.request, self.cleaned_data["username"])
+        return cast(dict[str, Any], super().clean())
+
     def confirm_login_allowed(self, user: Any) -> None:
         """Refuse the login when the account has a second factor and the code is wrong."""
         super().confirm_login_allowed(user)
@@ -88,10 +95,7 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
         user.otp_device = device  # django-otp keeps it in the session
 
     def _count_as_failed(self, user: Any) -> None:
-        """Report a wrong code as a failed login.
-
-        Django reports wrong passwords only. With this report django-axes also locks out people who guess codes.
-        """
+        """Report a wrong code as a failed login, as Django reports wrong passwords only."""
         credentials = {"username": user.get_username()}
         user_login_failed.send(sender=__name__, credentials=credentials, request=self.request)
 

@@ -96,7 +96,7 @@ MENU: list[dict[str, Any]] = [
             _list("Accounts", "person", "auth.user"),
             _list("Roles", "group", "auth.group"),
             _list("Second factors", "key", "otp_totp.totpdevice"),
-            _list("Failed logins", "lock", "axes.accessattempt"),
+            _list("Failed logins", "lock", "pushserver.failedlogin"),
             _list("API tokens", "api", "pushserver.apitoken"),
             _list("Access log", "visibility", "pushserver.accessrecord"),
         ],

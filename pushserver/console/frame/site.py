@@ -8,9 +8,9 @@ from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
 from notifications.queues import halts
-from pushserver.console.accounts.guessing import remember_browser
+from pushserver.console.accounts.guessing import LockedOutError, remember_browser
 from pushserver.console.accounts.login_queue import LOGINS
-from pushserver.console.accounts.refusals import too_many_logins
+from pushserver.console.accounts.refusals import locked_out, too_many_logins
 from pushserver.console.accounts.second_factor import is_missing
 from pushserver.console.accounts.sessions import REFRESH_HEADER
 from pushserver.console.dashboard.showing import status_page
@@ -43,8 +43,13 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         if request.method != "POST":
             return cast(HttpResponse, super().login(request))
         with LOGINS.wait() as is_ours:
-            response = cast(HttpResponse, super().login(request)) if is_ours else too_many_logins(request)
-        if is_ours and request.user.is_authenticated:
+            if not is_ours:
+                return too_many_logins(request)
+            try:
+                response = cast(HttpResponse, super().login(request))
+            except LockedOutError:
+                return locked_out(request)
+        if request.user.is_authenticated:
             remember_browser(request, response)
         return response
 
