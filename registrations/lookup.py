@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from django.db import transaction
 
@@ -20,20 +19,6 @@ from registrations.rules import INSTALLATIONS_PER_KEY
 # keys, and among them the smallest, so that a long list displaces no short one.
 MAX_KEY_BYTES = 140_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-
-
-class _Row(NamedTuple):
-    """An installation of the answer, as the query returns it."""
-
-    public_key_hash: bytes
-    installation_id: str
-    version: str  # in decimal digits: unsigned 64 bits
-    grant: bytes
-    contacts_only: bool
-    access_token_encrypted: bytes | None
-    allowed_key_list: list[bytes] | None
-    server_public_key: bytes
-    is_proven: bool
 
 
 def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[bytes]) -> dict[bytes, list[QueryInfo]]:
@@ -55,26 +40,14 @@ def find(public_key_hashes: Iterable[bytes], *, server_public_keys: Sequence[byt
         },
     )
     found: defaultdict[bytes, list[QueryInfo]] = defaultdict(list)
-    for row in map(_Row._make, rows):
-        found[row.public_key_hash].append(_info(row))
+    for key_hash, installation_id, version, grant, sealed, contacts, server, is_proven in rows:
+        token = keyring().decrypt(Purpose.ACCESS_TOKEN, sealed).decode() if sealed is not None else ""
+        known = QueryInfo(
+            key_hash, installation_id, int(version), grant, token, tuple(contacts or ()), server, is_proven
+        )
+        found[key_hash].append(known)
     count(metrics.QUERIED_KEYS, {("found",): len(found), ("not_found",): len(asked) - len(found)})
     return dict(found)
-
-
-def _info(row: _Row) -> QueryInfo:
-    """Return the answer about an installation: its token, or the encrypted copies of it if only contacts may use it."""
-    sealed = row.access_token_encrypted or b""
-    is_open = not row.contacts_only
-    return QueryInfo(
-        public_key_hash=row.public_key_hash,
-        installation_id=row.installation_id,
-        version=int(row.version),
-        grant=row.grant,
-        access_token=keyring().decrypt(Purpose.ACCESS_TOKEN, sealed).decode() if is_open else "",
-        allowed_key_list=tuple(row.allowed_key_list or ()),
-        server_public_key=row.server_public_key,
-        has_proven_address=row.is_proven,
-    )
 
 
 # Query topics, one for each registered key hash. The bridge with such topics defines their names, and listens to them.

@@ -183,7 +183,9 @@ class _Batch:
                 removed += self._remove(submission, message, registration or self._create(submission))
             case Acceptance.RETRANSMISSION if registration and registration.state == State.ACTIVE:
                 self.further_grants.append(self._grant(submission, message, registration))
-                self._renew(submission, registration)
+                if registration.updated_at.date() < self.now.date():  # once a day, so that it does not expire
+                    registration.updated_at = self.now
+                    self.changed[_key(submission)] = registration
         return Outcome(decision, removed)
 
     def _decide(self, message: RegistrationMessage, known: Known, submission: Submission) -> Acceptance | Refusal:
@@ -217,19 +219,13 @@ class _Batch:
         if is_active or decision is not Acceptance.REGISTER:
             return None, []
         refusal, removed = self.capacity.admit(key_hash)
-        if refusal is Refusal.TOO_MANY_INSTALLATIONS and (dead := self._end_dead(key_hash)):
-            self.capacity.leave(key_hash)
-            refusal, removed = self.capacity.admit(key_hash)
-            removed += dead
+        if refusal is Refusal.TOO_MANY_INSTALLATIONS:
+            of_batch = [installation_id for key, installation_id in self.registrations if key == key_hash]
+            if dead := retention.end_longest_dead(key_hash, but=of_batch, now=self.now):
+                self.capacity.leave(key_hash)
+                refusal, removed = self.capacity.admit(key_hash)
+                removed += dead
         return refusal, removed
-
-    def _end_dead(self, public_key_hash: bytes) -> list[int]:
-        """Unregister the installation of the key whose route has been disabled for longest, and return its route's id.
-
-        Installations with another submission in this batch are left alone.
-        """
-        named = [installation_id for key, installation_id in self.registrations if key == public_key_hash]
-        return retention.end_longest_dead(public_key_hash, but=named, now=self.now)
 
     def _create(self, submission: Submission) -> Registration:
         public_key_hash, installation_id = key = _key(submission)
@@ -322,12 +318,6 @@ class _Batch:
         registration.content_digest = keyring().digest(Purpose.CONTENT, submission.settled_content)
         registration.updated_at = self.now
         self.changed[_key(submission)] = registration
-
-    def _renew(self, submission: Submission, registration: Registration) -> None:
-        """Update the time of a repeated registration, once a day, so that it does not expire."""
-        if registration.updated_at.date() < self.now.date():
-            registration.updated_at = self.now
-            self.changed[_key(submission)] = registration
 
     def _record(self, registration: Registration, kind: Kind) -> None:
         route, pseudonym = registration.route, registration.pseudonym

@@ -13,7 +13,8 @@ from registrations.rules import PROVEN_PER_ADDRESS
 Kind = RegistrationEvent.Kind
 # Queries --------------------------------------------------------------------------------------------------------------
 
-# A list of keys is read only if it is part of the answer and within the limits. `pg_column_size` does not read it.
+# An answer has the token, or the encrypted copies of it if only contacts may use it. A list of keys is read only if it
+# is part of the answer and within the limits. `pg_column_size` does not read it.
 FIND_INSTALLATIONS: LiteralString = f"""
     WITH asked AS (
         SELECT registration.id, public_key_hash, signature, server_public_key, is_proven,
@@ -35,9 +36,9 @@ FIND_INSTALLATIONS: LiteralString = f"""
                sum(bytes) OVER (ORDER BY is_proven DESC, recency, bytes, id) AS of_batch
         FROM asked WHERE recency <= %(limit)s
     )
-    SELECT registration.public_key_hash, installation_id, version::text, signature, allow_from_contacts_only,
-           access_token_encrypted, CASE WHEN allow_from_contacts_only THEN allowed_key_list END,
-           server_public_key, is_proven
+    SELECT registration.public_key_hash, installation_id, version::text, signature,
+           CASE WHEN NOT allow_from_contacts_only THEN access_token_encrypted END,
+           CASE WHEN allow_from_contacts_only THEN allowed_key_list END, server_public_key, is_proven
     FROM bounded JOIN registrations_registration AS registration ON registration.id = bounded.id
     WHERE of_key <= %(key_bytes)s AND of_batch <= %(batch_bytes)s
     ORDER BY registration.public_key_hash, recency

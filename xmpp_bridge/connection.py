@@ -49,11 +49,7 @@ class Address:
 
 
 class ConnectionEnded(Exception):  # noqa: N818 - says what happened
-    """The connection is over. ``end`` is the condition of the server's stream error, or one of this module's words."""
-
-    def __init__(self, end: str) -> None:
-        super().__init__(end)
-        self.end = end
+    """The connection is over, by the condition of the server's stream error, or by one of this module's words."""
 
 
 class Connection:
@@ -270,5 +266,5 @@ def _end_of(tasks: "list[asyncio.Task[None]]") -> str:
         if not isinstance(error, ConnectionEnded):
             raise error
     # An error that the server sent says more than the closed connection that follows it.
-    ends = [error.end for error in errors if isinstance(error, ConnectionEnded)]
+    ends = [str(error) for error in errors]
     return next((end for end in ends if end != "lost"), "lost")

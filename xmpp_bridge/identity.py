@@ -98,25 +98,26 @@ def _key(server_key: bytes, purpose: str) -> bytes:
 
 def issue(device_id: UUID, keys: ClientKeys) -> Credentials:
     """Return the credentials of a device. They are the same each time."""
-    client = bytes([VERSION]) + device_id.bytes + _mac(device_id, keys)
-    return Credentials(_encode(client), _encode(device_id.bytes), _secret(device_id, keys))
+    mac = hmac.digest(keys.of_clients, device_id.bytes, "sha256")[:MAC_BYTES]
+    secret = hmac.digest(keys.of_secrets, device_id.bytes, "sha256")[:SECRET_BYTES]
+    return Credentials(_encode(bytes([VERSION]) + device_id.bytes + mac), _encode(device_id.bytes), _encode(secret))
 
 
 def verify_client(client: str, known: Iterable[ClientKeys]) -> UUID | None:
     """Return the id of the device that a client string names, or None if none of the known keys made the string."""
     data = _decode(client)
-    if len(data) != CLIENT_BYTES or data[0] != VERSION:
+    if len(data) != CLIENT_BYTES:
         return None
     device_id = UUID(bytes=data[1:17])
-    return device_id if any(hmac.compare_digest(data[17:], _mac(device_id, keys)) for keys in known) else None
+    return device_id if any(_is_same(client, issue(device_id, keys).client) for keys in known) else None
 
 
 def verify_node(node: str, secret: str, known: Iterable[ClientKeys]) -> UUID | None:
     """Return the id of the device that a node names, or None if none of the known keys made its secret."""
-    device_id, given = read_node(node), secret.encode()
+    device_id = read_node(node)
     if device_id is None:
         return None
-    return device_id if any(hmac.compare_digest(given, _secret(device_id, keys).encode()) for keys in known) else None
+    return device_id if any(_is_same(secret, issue(device_id, keys).secret) for keys in known) else None
 
 
 def read_node(node: str) -> UUID | None:
@@ -125,15 +126,11 @@ def read_node(node: str) -> UUID | None:
     A node alone proves nothing: anybody can make one up.
     """
     data = _decode(node)
-    return UUID(bytes=data) if len(data) == 16 else None
+    return UUID(bytes=data) if len(data) == 16 and _encode(data) == node else None
 
 
-def _mac(device_id: UUID, keys: ClientKeys) -> bytes:
-    return hmac.digest(keys.of_clients, device_id.bytes, "sha256")[:MAC_BYTES]
-
-
-def _secret(device_id: UUID, keys: ClientKeys) -> str:
-    return _encode(hmac.digest(keys.of_secrets, device_id.bytes, "sha256")[:SECRET_BYTES])
+def _is_same(given: str, own: str) -> bool:
+    return hmac.compare_digest(given.encode(), own.encode())
 
 
 def _encode(data: bytes) -> str:
@@ -141,9 +138,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes that `_encode` turns into exactly this text, or no bytes if there are none."""
     try:
-        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):
         return b""
-    return data if hmac.compare_digest(_encode(data).encode(), text.encode()) else b""
