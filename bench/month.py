@@ -51,8 +51,8 @@ GOAL, SCANS = 1.2, 20
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL AND id > {last_id}"
 NOT_WAITED_FOR = "SELECT 0"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
-LOOKS = {"inbox": Inbox.waits, "due": IS_DUE, "expired": IS_EXPIRED}
-LOOKS |= {"overdue": settling.OVERDUE, "replies": REPLY_ROWS.waits}
+LOOKS = {"inbox": Inbox.oldest, "replies": REPLY_ROWS.oldest, "due": f"SELECT EXISTS ({IS_DUE})"}
+LOOKS |= {"expired": f"SELECT EXISTS ({IS_EXPIRED})", "overdue": f"SELECT EXISTS ({settling.OVERDUE})"}
 
 # The rows of the month have ids from here on. Those of the run itself come after them.
 FIRST_ID, CHUNK = 1_000_000, 200_000
@@ -174,7 +174,7 @@ def _poll(running: Fleet) -> dict[str, float]:
 def _median_ms(database: "psycopg.Connection[Any]", sql: str) -> float:
     def once() -> float:
         started, now = time.perf_counter(), datetime.now(UTC)
-        database.execute(f"SELECT EXISTS ({sql})", {"now": now, "nothing_before": now - OVERLAP}).fetchone()
+        database.execute(sql, {"now": now, "nothing_before": now - OVERLAP}).fetchone()
         return (time.perf_counter() - started) * 1000
 
     return median(once() for _ in range(SCANS))

@@ -14,7 +14,7 @@ A claim is a row's id with its ``due_at``. `done` and `again` change only rows w
 comes after the lease changes nothing, and neither does one for another row that got the id after a fail-over.
 
 ``due_at`` is never set before now. So a look begins at the earliest row that an earlier look left open, and reads no
-index entries of rows that are done: see `Table.waits` and `kit.batches.batch`.
+index entries of rows that are done: see `Table.oldest` and `kit.batches.marks`.
 """
 
 from collections.abc import Sequence
@@ -46,11 +46,6 @@ class Table:
     kept: Sequence[LiteralString]
     ends: Sequence[Column]
     kept_if: LiteralString = "TRUE"
-
-    @property
-    def waits(self) -> LiteralString:
-        """Return a query for rows that are due, for `Step.waits`."""
-        return f"SELECT {self.due}"
 
     @property
     def oldest(self) -> LiteralString:

@@ -32,12 +32,9 @@ T = TypeVar("T")
 
 CHANNEL = "batches"
 WAKE_PEERS = "batches_peers"
-OLD = "old"  # payload of a NOTIFY: a row waits that may be older than all rows that waited before
 # Items of one step in one batch. A step whose limit is lower than half of it is careful, because a batch failed.
 LIMIT = 200
 HALF = LIMIT // 2
-# A transaction that commits rows older than this announces them as `OLD`, because marks may have passed them.
-OLD_AFTER_SECONDS = 25
 LONG_AGO = BEGINNING
 
 
@@ -75,17 +72,21 @@ class Step:
     The defaults are for steps that keep nothing in memory and have nothing to undo.
     """
 
-    # An SQL query for rows that wait for this step. A process that ends leaves them to other processes. It is empty for
-    # a step whose items are all in memory.
-    waits: LiteralString = ""
-    # An SQL query for the earliest time of those rows. Both queries skip rows from before `%(nothing_before)s`.
+    # An SQL query for the earliest time of rows that wait for this step, from `%(nothing_before)s` on. A process that
+    # ends leaves them to other processes. Steps whose items are all in memory have no query.
     oldest: LiteralString = ""
+    # An SQL query for rows that wait, where that is not the same: they have no time, or some must wait longer.
+    waits: LiteralString = ""
     # Only the leader looks for rows of this step.
     is_for_leader = False
     # The payload of the NOTIFY that announces rows for this step. The step then works without a query for them.
     announced_as = ""
     # The step processes only what earlier steps have handed to it.
     follows = False
+
+    @property
+    def takes_rows(self) -> bool:
+        return bool(self.waits or self.oldest)
 
     def next_at(self) -> float | None:
         """Return when items in memory are due (monotonic, 0.0 for now), or None without such items."""
@@ -149,7 +150,7 @@ class Wakeup:
 def wake(payload: str = "") -> None:
     """Notify the leader that rows wait: at the commit of this transaction, or at once outside of one.
 
-    ``payload`` is the `Step.announced_as` of their step, `OLD`, or empty for rows of any step.
+    ``payload`` is the `Step.announced_as` of their step, or empty for rows of any step.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])

@@ -15,7 +15,7 @@ import select
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic, sleep
 from typing import Any, LiteralString
 
@@ -28,14 +28,11 @@ from kit.batches.batch import (
     CHANNEL,
     HALF,
     LIMIT,
-    OLD,
-    OLD_AFTER_SECONDS,
     WAKE_PEERS,
     Batch,
     Step,
     Wakeup,
     Work,
-    wake,
     wake_peers,
 )
 from kit.batches.marks import OVERLAP, Marks
@@ -133,9 +130,9 @@ class Worker:
         return bool(self._with_rows)
 
     def _active(self) -> Sequence[Step]:
-        """Return the steps. A process that is to stop skips those that take rows, unless they expect results."""
+        """Return the steps. A process that is to stop skips those that take rows, but for results of its own."""
         is_stopping = self._stopping.is_set()
-        return [step for step in self._steps if not (is_stopping and step.waits) or step.is_under_way()]
+        return [step for step in self._steps if not (is_stopping and step.takes_rows) or step.is_under_way()]
 
     def _work_together(self, now: datetime) -> None:
         """Let steps work in one transaction, as usual. After a failure, those that had begun are careful."""
@@ -209,14 +206,14 @@ class Worker:
                 left = {step for step, work in worked if work.is_more_left and not self._stopping.is_set()}
                 if left and self._is_leader:
                     wake_peers()
-                if clock.now() - now > timedelta(seconds=OLD_AFTER_SECONDS):
-                    wake(OLD)
         except BaseException:
             self._with_rows |= waited
             for step, batch in begun.items():
                 step.rolled_back(batch)
             raise
         self._with_rows |= left
+        if clock.now() - now > OVERLAP / 2:  # marks may have passed the time that it has written into rows
+            self._marks.search_from_beginning()
         self._committed(worked)
         trace.committed()
 
@@ -261,22 +258,28 @@ class Worker:
         if monotonic() >= self._count_at:
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS
             own_share().count()
-        self._marks.move(now=now, saves=self._is_leader)
-        asked = [step for step in self._steps if step.waits and (self._is_leader or not step.is_for_leader)]
-        queries = [step.waits.replace("%(nothing_before)s", f"%(mark_{n})s") for n, step in enumerate(asked)]
-        waits = "".join(f", EXISTS ({query})" for query in queries)
+        self._marks.search(now=now)
+        asked = [step for step in self._steps if step.takes_rows and (self._is_leader or not step.is_for_leader)]
+        queries = "".join(
+            f", {_query(step).replace('%(nothing_before)s', f'%(mark_{n})s')}" for n, step in enumerate(asked)
+        )
         marks = {f"mark_{n}": self._marks.of(_name(step)) for n, step in enumerate(asked)}
-        sql: LiteralString = f"SELECT clock_timestamp(), {'TRUE' if self._is_leader else TRY}{waits}"
+        sql: LiteralString = f"SELECT clock_timestamp(), {'TRUE' if self._is_leader else TRY}{queries}"
         [(database_time, is_leader, *found)] = fetch(sql, {"key": BATCHES, "now": now, **marks})
-        self._with_rows |= {step for step, is_so in zip(asked, found, strict=True) if is_so}
+        for step, waits, oldest in zip(asked, found[::2], found[1::2], strict=True):
+            if waits or (oldest and not step.waits):
+                self._with_rows.add(step)
+            if step.oldest:
+                self._marks.move(_name(step), oldest, now=now)
         clock.set(database_time)
         if database_time < now - OVERLAP / 2:
             self._marks.forget()
-        if is_leader and not self._is_leader:
+        if self._is_leader:
+            self._marks.save()
+        elif is_leader:
             self._is_leader = True
             write(f"LISTEN {CHANNEL}")
             self._look_at = 0.0  # for the leader's own steps, and rows from before this worker listened
-            self._marks.search_from_beginning()
 
     def _listen(self) -> None:
         connection.ensure_connection()
@@ -305,11 +308,9 @@ class Worker:
     def _read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and look at once if one names no step."""
         payloads = {notice.payload for notice in self._listening.notifies(timeout=0)} if self._listening else set()
-        self._with_rows |= {step for step in self._steps if step.announced_as in payloads - {"", OLD}}
-        if payloads & {"", OLD}:
+        self._with_rows |= {step for step in self._steps if step.announced_as in payloads - {""}}
+        if "" in payloads:
             self._look_at = 0.0
-        if OLD in payloads:
-            self._marks.search_from_beginning()
 
     def _wait(self, not_before: float) -> None:
         """Sleep until rows are announced or items in memory are due, but at least until ``not_before``.
@@ -340,6 +341,13 @@ class Worker:
 
 def _name(step: Step) -> str:
     return type(step).__name__
+
+
+def _query(step: Step) -> LiteralString:
+    """Return SQL expressions for whether rows wait for a step, and for the time of the earliest, as far as it asks."""
+    waits: LiteralString = f"EXISTS ({step.waits})" if step.waits else "NULL"
+    oldest: LiteralString = f"({step.oldest})" if step.oldest else "NULL"
+    return f"{waits}, {oldest}"
 
 
 def _is_due(step: Step) -> bool:

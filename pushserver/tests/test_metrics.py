@@ -93,7 +93,7 @@ def test_nothing_is_read_of_what_was_processed_before_the_marks_of_the_steps(rep
     """By rows that no leader would have passed over."""
     now = timezone.now()
     make_notification(at=now - timedelta(seconds=90))
-    make_envelope(state="received", received_at=now - timedelta(seconds=90))
+    make_envelope(state="received", at=now - timedelta(seconds=90))
     StepMark.objects.bulk_create(StepMark(step=step, nothing_before=now) for step in ("Due", "Inbox"))
     found = reported()
     assert found["pushserver_notifications_open", "pending"] == found["pushserver_inbox_waiting",] == 0

@@ -11,6 +11,7 @@ from django.utils import timezone
 from kit.batches.batch import LONG_AGO, Step
 from kit.batches.marks import OVERLAP
 from kit.batches.models import StepMark
+from kit.batches.worker import _query
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
@@ -40,7 +41,7 @@ def make_ended_rows(table: str, key: str = "id", value: str = "row.id * 100000 +
 
 def pages_read(step: Step, *, nothing_before: datetime) -> int:
     """Return the number of pages that a step reads when it looks for rows."""
-    return pages_of(f"SELECT EXISTS ({step.waits})", {"now": timezone.now(), "nothing_before": nothing_before})
+    return pages_of(f"SELECT {_query(step)}", {"now": timezone.now(), "nothing_before": nothing_before})
 
 
 def pages_of(sql: str, values: Mapping[str, object] | None = None) -> int:
@@ -88,12 +89,12 @@ def test_a_search_for_open_rows_reads_no_ended_row() -> None:
         ):
             make_ended_rows(table)
         fetch(f"SELECT {set_all(BATCH_WORKER)}")
-        steps = [step for step in Process().worker._steps if "nothing_before" in step.waits]
+        steps = [step for step in Process().worker._steps if step.oldest]
         recent = timezone.now() - OVERLAP
         read = [pages_read(step, nothing_before=recent) for step in steps]
         before = [pages_read(step, nothing_before=LONG_AGO) for step in steps]
         counted, counted_before = pages_counted(nothing_before=recent), pages_counted(nothing_before=LONG_AGO)
-    assert len(read) == 5
+    assert len(read) == 6
     assert max(read) < 20
     assert min(before) > 100
     assert min(counted_before) > 100

@@ -113,7 +113,7 @@ class DeliveryProcess:
 
     def process_batch(self, *, now=None) -> bool:
         """Process one batch, which also looks for rows. Return whether there is more to do."""
-        self.worker._look_at = self.worker._marks._move_not_before = 0.0
+        self.worker._look_at = 0.0
         self.worker._marks.search_from_beginning()
         return self.worker.process_batch(now=now or timezone.now())
 

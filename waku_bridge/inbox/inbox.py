@@ -170,8 +170,8 @@ _REVERSED = "due_at DESC, timestamp_ns DESC"
 _IS_DUE: LiteralString = "(attempt_count = 0 OR due_at <= now())"
 _NEW_ONES: LiteralString = f"state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s AND {_IS_DUE}"
 _POSTPONED_ONES: LiteralString = f"state = '{State.POSTPONED}' AND {_IS_DUE}"
-WAITING: LiteralString = f"FROM waku_bridge_openenvelope WHERE {_NEW_ONES}"
-POSTPONED: LiteralString = f"FROM waku_bridge_openenvelope WHERE {_POSTPONED_ONES}"
+WAITING: LiteralString = f"SELECT min(due_at) FROM waku_bridge_openenvelope WHERE {_NEW_ONES}"
+POSTPONED: LiteralString = f"SELECT FROM waku_bridge_openenvelope WHERE {_POSTPONED_ONES}"
 _RECEIVED: LiteralString = f"{_NEW_ONES} AND hash <> ALL (%(but)b::bytea[])"
 
 

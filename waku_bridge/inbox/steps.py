@@ -88,8 +88,7 @@ class InboxStep(Step):
 class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
-    waits: LiteralString = f"SELECT {WAITING}"
-    oldest: LiteralString = f"SELECT min(due_at) {WAITING}"
+    oldest: LiteralString = WAITING
     announced_as = inbox.ANNOUNCED_AS
 
     def __init__(self, intake: "InboxIntake") -> None:
@@ -164,7 +163,7 @@ def _named_without_repeats(items: Sequence[Item], *, now: datetime) -> Iterator[
 class Postponed(InboxStep):
     """The step that decides about postponed envelopes, once the inbox keeps up."""
 
-    waits: LiteralString = f"SELECT {POSTPONED}"
+    waits: LiteralString = POSTPONED
 
     def work(self, batch: Batch) -> Work[Processed]:
         """Process postponed envelopes within the share of this batch. The next ones follow within a second."""

@@ -276,7 +276,6 @@ class Recording(Step):
 class OverdueReplies(Step):
     """Step that sends overdue replies, and gives up those that no client waits for any more."""
 
-    waits: LiteralString = REPLIES.waits
     oldest: LiteralString = REPLIES.oldest
 
     def __init__(self, sends: Sends) -> None:

@@ -16,7 +16,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from kit.batches.batch import CHANNEL, LIMIT, LONG_AGO, OLD, WAKE_PEERS, Step, Wakeup, Work, wake
+from kit.batches.batch import CHANNEL, LIMIT, LONG_AGO, Step, Wakeup, Work, wake
 from kit.batches.worker import WAITS, Worker
 from kit.db.reasons import REASONS
 from kit.db.sessions import BATCH_WORKER
@@ -182,8 +182,8 @@ def test_a_step_that_fails_after_the_commit_keeps_no_other_from_sending():
 class TimedRows(Rows):
     """A step that finds its rows by their time, so that it has a mark."""
 
-    waits = f"{Rows.waits} AND created_at >= %(nothing_before)s"
-    oldest = waits.replace("SELECT", "SELECT min(created_at)")
+    oldest = f"{Rows.waits.replace('SELECT', 'SELECT min(created_at)')} AND created_at >= %(nothing_before)s"
+    waits = ""
 
 
 def look_and_process(worker, *, now=None):
@@ -491,43 +491,21 @@ def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
     assert len(batches) <= before + 2
 
 
-@in_threads
-@pytest.mark.usefixtures("without_polling")
-def test_announced_rows_are_found_at_once_however_old_they_are(running, monkeypatch):
-    """Meanwhile the marks may have passed the time that a long batch writes into its rows."""
-    monkeypatch.setattr("kit.batches.marks.SHARE", 1000)  # a search takes long on a busy machine
-    began = timezone.now() - timedelta(days=3)
+def test_rows_of_a_batch_that_took_long_are_found_at_once():
+    """Meanwhile the marks have passed the time that it writes into its rows."""
+    began, rows = timezone.now() - timedelta(minutes=5), TimedRows()
 
     def add_old_row(_number):
         add_row()
         TopicKey.objects.filter(topic=7).update(created_at=began)
 
-    worker, _ = running(rows := TimedRows())
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
-    for number in range(10):
-        with transaction.atomic():
-            add_row() if number else add_old_row(number)
-            wake("" if number else OLD)
-        eventually(lambda: not TopicKey.objects.exists())
-    assert sum(rows.counts) == 10
-    Worker([Numbers(1, hook=add_old_row)], Wakeup()).process_batch(now=began)
-    eventually(lambda: not TopicKey.objects.filter(topic=7).exists())
-
-
-@in_threads
-def test_only_the_announcement_of_old_rows_causes_a_search_for_them(monkeypatch):
-    worker = Worker([Rows()], Wakeup())
-    eventually(lambda: look_and_process(worker) or worker._is_leader)
-    searched = []
-    monkeypatch.setattr(worker._marks, "search_from_beginning", lambda: searched.append(1))
-    with other_session() as other:
-        other.autocommit = True
-        for channel, payload in ((CHANNEL, ""), (WAKE_PEERS, ""), (CHANNEL, "inbox"), (CHANNEL, OLD)):
-            assert searched == []
-            other.execute("SELECT pg_notify(%s, %s)", [channel, payload])
-            worker._read_notifications()
-    eventually(lambda: searched or worker._read_notifications())
-    connection.close()  # with the lock of the leader
+    step = Numbers(hook=add_old_row)
+    worker = Worker([step, rows], Wakeup())
+    look_and_process(worker)
+    step.numbers = [1]
+    look_and_process(worker, now=began)
+    look_and_process(worker)
+    assert rows.counts == [1]
 
 
 @in_threads
