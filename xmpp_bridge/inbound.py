@@ -19,7 +19,6 @@ from kit.metrics import count
 from kit.tracing import Role, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
-from notifications.acceptance.storing import NewPush
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.queues.capacity import own_admission
 from notifications.queues.claim import Claim
@@ -58,7 +57,7 @@ class Item:
     decision: Decision
     device_id: UUID | None = None
     device: Known | None = None
-    to_store: NewPush | None = field(default=None, repr=False)
+    to_store: Claim | None = field(default=None, repr=False)
 
 
 class Inbound:
@@ -162,12 +161,12 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
     return {row[0]: Known._make(row) for row in rows}
 
 
-def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> NewPush:
+def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> Claim:
     push, has_payload = item.push, item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     content = payload_content(device, grade, push.payload) if push.payload else text_content(device, push.body)
     encoded = content.encode()
-    claim = Claim(
+    return Claim(
         notification_id=0,
         attempt_number=1,
         channel=channel_key(device.token_type, device.app_topic),
@@ -182,8 +181,10 @@ def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: d
         route_id=device.route_id,
         route_generation=device.generation,
         gateway=device.gateway,
+        installation_id=str(device.id),
+        dedup_key=key,
+        shortened_by=str(item.decision.beyond or ""),
     )
-    return NewPush(claim, str(device.id), key, str(item.decision.beyond or ""))
 
 
 def _wake_id(tag: bytes, grade: Grade) -> bytes:

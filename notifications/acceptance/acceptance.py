@@ -28,8 +28,7 @@ from notifications.acceptance.limits import (
     find_wake_ups,
     leave_out_oldest,
 )
-from notifications.acceptance.storing import Known, NewPush, NewRequest
-from notifications.delivery.silence import Waiting
+from notifications.acceptance.storing import Known
 from notifications.messages import (
     APART,
     Answer,
@@ -50,7 +49,7 @@ from notifications.queues.queues import Queues
 from notifications.rules import reports
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import Errors
+from notifications.rules.reports import Errors, Request
 from notifications.rules.transitions import end
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey
@@ -94,7 +93,7 @@ class Accepted:
 
     answers: list[Answer] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Request] = field(default_factory=list)
     replayed: set[bytes] = field(default_factory=set)
     stored: set[bytes] = field(default_factory=set)
 
@@ -162,13 +161,13 @@ class _Draft:
 
 
 @dataclass(slots=True)
-class _Request:
+class _Asked:
     """A new request, with the decisions about its notifications."""
 
     incoming: Incoming
     sender_digest: bytes
     drafts: list[_Draft]
-    row: NewRequest = field(init=False)
+    request: Request = field(init=False)  # its row
 
     @property
     def is_refused(self) -> bool:
@@ -192,26 +191,26 @@ def accept(bridge: str, batch: Sequence[Incoming], *, limits: ConcurrencyLimits,
     all_queues = all_queues.and_halted(limits.reach.halts())
     own_admission().refresh()
     taken = storing.release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
-    requests = [_decide_all(incoming, addressees, taken) for incoming in _choose_fresh(batch, known)]
-    _limit(requests, now=now)
-    _choose(requests, all_queues, limits)
-    crowded = _coalesce(requests)
-    claims = _store(bridge, requests, ids, all_queues, now=now)
-    count_beyond(_beyond(requests), now=now)
+    asked = [_decide_all(incoming, addressees, taken) for incoming in _choose_fresh(batch, known)]
+    _limit(asked, now=now)
+    _choose(asked, all_queues, limits)
+    crowded = _coalesce(asked)
+    claims = _store(bridge, asked, ids, all_queues, now=now)
+    count_beyond(_beyond(asked), now=now)
     leave_out_oldest(crowded, limit=settings.MAX_OPEN_PER_ROUTE, now=now)
     repeats, replayed = _choose_repeats(batch, known, now=now)
-    repeated = len(batch) - len(requests) - len(replayed)
-    count(metrics.REQUESTS, {("new",): len(requests), ("repeated",): repeated, ("replayed",): len(replayed)})
-    count(metrics.NOTIFICATIONS, ((draft.verdict,) for draft in _drafts(requests)))
+    repeated = len(batch) - len(asked) - len(replayed)
+    count(metrics.REQUESTS, {("new",): len(asked), ("repeated",): repeated, ("replayed",): len(replayed)})
+    count(metrics.NOTIFICATIONS, ((draft.verdict,) for draft in _drafts(asked)))
     return Accepted(
         answers=[
-            *(_answer(bridge, request) for request in requests if request.row.is_answered),
+            *(one.request.answer(is_traceable=not one.is_refused) for one in asked if one.request.is_complete),
             *(_answer_again(bridge, incoming, errors) for incoming, errors in repeats),
         ],
         claims=claims,
-        waiting=[_waiting(each, all_queues, limits, now=now) for each in requests if not each.row.is_answered],
+        waiting=[_waiting(one, all_queues, limits) for one in asked if not one.request.is_complete],
         replayed=replayed,
-        stored={request.incoming.source_key for request in requests if not request.is_refused},
+        stored={one.incoming.source_key for one in asked if not one.is_refused},
     )
 
 
@@ -292,14 +291,14 @@ def _choose_repeats(
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 
-def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Request:
+def _decide_all(incoming: Incoming, addressees: dict[InstallationKey, Addressee], taken: set[bytes]) -> _Asked:
     drafts = [
         _decide(position, notification, addressees, dedup_key(incoming.request.message_id, notification), taken)
         for position, notification in enumerate(incoming.request.notifications)
         # A notification of this type gets no report at all, as in status-go.
         if notification.type != NotificationType.UNKNOWN
     ]
-    return _Request(incoming, keyring().digest(Purpose.SENDER, incoming.sender), drafts)
+    return _Asked(incoming, keyring().digest(Purpose.SENDER, incoming.sender), drafts)
 
 
 def _decide(
@@ -337,19 +336,19 @@ def _is_token_right(notification: PushNotification, to: Addressee) -> bool:
     return keyring().matches(Purpose.ACCESS_TOKEN, token, to.access_token_digest or b"")
 
 
-def _drafts(requests: Iterable[_Request]) -> Iterator[_Draft]:
-    return (draft for request in requests for draft in request.drafts)
+def _drafts(asked: Iterable[_Asked]) -> Iterator[_Draft]:
+    return (draft for one in asked for draft in one.drafts)
 
 
-def _limit(requests: Iterable[_Request], *, now: datetime) -> None:
+def _limit(asked: Iterable[_Asked], *, now: datetime) -> None:
     """Hold back the notifications beyond a limit. Each address keeps one wake-up, due when the limit allows it.
 
     Every notification that succeeds is charged to its sender, because a sender could otherwise find out, on a phone of
     its own, how many of them were not wanted. Addresses and the server are charged only for what goes out.
     """
     buckets, beyond = own_buckets(), list[tuple[_Draft, list[Bucket]]]()
-    for request, draft in ((each, draft) for each in requests for draft in each.drafts if not draft.error):
-        of_sender = SENDER + request.sender_digest, settings.SENDER_LIMITS
+    for one, draft in ((each, draft) for each in asked for draft in each.drafts if not draft.error):
+        of_sender = SENDER + one.sender_digest, settings.SENDER_LIMITS
         if draft.verdict is Verdict.DELIVER:
             wanted = [_bucket_of_route(draft), of_sender, (GLOBAL, settings.GLOBAL_LIMITS)]
             if buckets.take(wanted, now=now):
@@ -385,13 +384,13 @@ def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) 
             draft.wakes_at = own_buckets().book(wanted, now=now)
 
 
-def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimits) -> None:
+def _choose(asked: Iterable[_Asked], known: Queues, limits: ConcurrencyLimits) -> None:
     """Put each notification that succeeds into its queue, and take capacity for those that may be sent at once.
 
     One is left to the next claim when a halt covers its queue, when its address cannot be read, or when the queue has
     no capacity.
     """
-    for draft in (draft for draft in _drafts(requests) if not draft.error):
+    for draft in (draft for draft in _drafts(asked) if not draft.error):
         to = draft.addressee
         draft.queue = known.key(to.gateway, to.channel, is_proven=to.is_route_proven)
         if draft.verdict is Verdict.DELIVER and not draft.wakes_at and not known.covering(draft.queue):
@@ -400,13 +399,13 @@ def _choose(requests: Iterable[_Request], known: Queues, limits: ConcurrencyLimi
             draft.slot = slot if draft.address is not None and limits.enter(slot) else None
 
 
-def _coalesce(requests: Iterable[_Request]) -> list[int]:
+def _coalesce(asked: Iterable[_Asked]) -> list[int]:
     """Coalesce notifications that cannot be sent at once, and return the routes with more than may wait for them.
 
     Only the newest such notification of a batch is stored for each route. So a flood costs its victim one row a batch.
     """
     unclaimed: defaultdict[int, list[_Draft]] = defaultdict(list)
-    for draft in _drafts(requests):
+    for draft in _drafts(asked):
         if draft.verdict is Verdict.DELIVER and not draft.slot:
             unclaimed[draft.addressee.route_id].append(draft)
     crowded = []
@@ -421,9 +420,9 @@ def _coalesce(requests: Iterable[_Request]) -> list[int]:
     return crowded
 
 
-def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
+def _beyond(asked: Iterable[_Asked]) -> Iterator[Beyond]:
     """Yield the notifications that are beyond a limit."""
-    for draft in _drafts(requests):
+    for draft in _drafts(asked):
         if isinstance(draft.why, PushLimit):
             name = draft.notification
             yield Beyond(name.public_key_hash, name.installation_id, EFFECTS[draft.verdict], draft.why)
@@ -432,54 +431,53 @@ def _beyond(requests: Iterable[_Request]) -> Iterator[Beyond]:
 # Storing --------------------------------------------------------------------------------------------------------------
 
 
-def _store(bridge: str, requests: Sequence[_Request], ids: Rows, known: Queues, *, now: datetime) -> list[Claim]:
+def _store(bridge: str, asked: Sequence[_Asked], ids: Rows, known: Queues, *, now: datetime) -> list[Claim]:
     """Store requests with the notifications that are to be delivered, and return the claims of what is sent at once."""
     request_ids, notification_ids, attempt_ids = map(iter, ids[0])
-    for request in requests:
-        request.row = _new_request(request, next(request_ids))
+    for one in asked:
+        one.request = _new_request(bridge, one, next(request_ids), now=now)
     pushes = [
-        _new_push(request, draft, next(notification_ids), next(attempt_ids) if draft.slot else 0, known, now=now)
-        for request in requests
-        for draft in request.drafts
+        _new_push(one, draft, next(notification_ids), next(attempt_ids) if draft.slot else 0, known, now=now)
+        for one in asked
+        for draft in one.drafts
         if draft.verdict is Verdict.DELIVER
     ]
-    rows = [request.row for request in requests if not request.is_refused]
-    listed = [each for request in requests if not request.is_refused for each in _listed(request)]
-    storing.store(bridge, rows, pushes, listed=listed, now=now, reply_due_at=reply_due_at(now))
-    refused = [(request.row.request_key, request.row.decided or b"") for request in requests if request.is_refused]
+    stored = [one for one in asked if not one.is_refused]
+    storing.store([one.request for one in stored], pushes, [each for one in stored for each in _listed(one)], now=now)
+    refused = [(one.request.request_key, one.request.decided or b"") for one in asked if one.is_refused]
     storing.store_refused(bridge, refused, now=now)
-    return [push.claim for push in pushes if push.claim.attempt_id]
+    return [push for push in pushes if push.attempt_id]
 
 
-def _new_request(request: _Request, request_id: int) -> NewRequest:
-    incoming = request.incoming
-    return NewRequest(
+def _new_request(bridge: str, asked: _Asked, request_id: int, *, now: datetime) -> Request:
+    incoming = asked.incoming
+    return Request(
         id=request_id,
-        request_key=incoming.request_key,
+        bridge=bridge,
         source_key=incoming.source_key,
         reply_address=incoming.reply_address,
-        sender_digest=request.sender_digest,
         message_id=incoming.request.message_id,
-        is_answered=all(draft.error for draft in request.drafts),
-        reports=reports.pack_reports({draft.position: draft.report for draft in request.drafts}),
-        names=reports.pack_names(draft.notification for draft in request.drafts),
-        decided=reports.pack(
-            reports.Decided(d.position, d.verdict, d.notification.type, d.why) for d in request.decided
-        ),
+        received_at=now,
+        reply_due_at=reply_due_at(now),
+        reports=reports.pack_reports({draft.position: draft.report for draft in asked.drafts}),
+        names=reports.pack_names(draft.notification for draft in asked.drafts),
+        request_key=incoming.request_key,
+        sender_digest=asked.sender_digest,
+        decided=reports.pack(reports.Decided(d.position, d.verdict, d.notification.type, d.why) for d in asked.decided),
     )
 
 
-def _listed(request: _Request) -> list[tuple[int, int, bytes]]:
+def _listed(one: _Asked) -> list[tuple[int, int, bytes]]:
     """Return the request, the first position of each decision about a recipient, and the recipient's key hash."""
-    first = {(d.notification.public_key_hash, d.verdict, d.why): d.position for d in reversed(request.decided)}
-    return [(request.row.id, position, key_hash) for (key_hash, *_), position in first.items()]
+    first = {(d.notification.public_key_hash, d.verdict, d.why): d.position for d in reversed(one.decided)}
+    return [(one.request.id, position, key_hash) for (key_hash, *_), position in first.items()]
 
 
 def _new_push(
-    request: _Request, draft: _Draft, notification_id: int, attempt_id: int, known: Queues, *, now: datetime
-) -> NewPush:
+    one: _Asked, draft: _Draft, notification_id: int, attempt_id: int, known: Queues, *, now: datetime
+) -> Claim:
     to, notification, is_wake_up = draft.addressee, draft.notification, draft.wakes_at is not None
-    claim = Claim(
+    return Claim(
         notification_id=notification_id,
         attempt_number=1,
         channel=to.channel,
@@ -490,13 +488,13 @@ def _new_push(
         chat_id=b"" if is_wake_up else notification.chat_id,
         message=b"" if is_wake_up else notification.message,
         collapse_id=draft.dedup_key[:16].hex(),  # stored by itself, because the dedup key is released after a day
-        request_id=request.row.id,
+        request_id=one.request.id,
         position=draft.position,
         queue_id=known.id_of(draft.queue),
         created_at=now,
         expires_at=expires_at(now),
         due_at=draft.wakes_at or now,
-        unsent_since=draft.wakes_at or request.incoming.arrived_at,
+        unsent_since=draft.wakes_at or one.incoming.arrived_at,
         route_id=to.route_id,
         route_state=Route.State.ACTIVE,
         route_generation=to.route_generation,
@@ -509,27 +507,24 @@ def _new_push(
         slot=draft.slot or NO_SLOT,
         started_at=now,
         attempt_id=attempt_id,
-        source_key=request.incoming.source_key,
+        source_key=one.incoming.source_key,
+        installation_id=notification.installation_id,
+        dedup_key=draft.dedup_key,
+        shortened_by=str(draft.why or ""),
+        is_wake_up=is_wake_up,
     )
-    return NewPush(claim, notification.installation_id, draft.dedup_key, str(draft.why or ""), is_wake_up)
 
 
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
-def _waiting(request: _Request, known: Queues, limits: ConcurrencyLimits, *, now: datetime) -> Waiting:
-    silent = [draft for draft in request.drafts if draft.is_silent]
+def _waiting(one: _Asked, known: Queues, limits: ConcurrencyLimits) -> Request:
+    silent = [draft for draft in one.drafts if draft.is_silent]
     # While no push would leave one of their queues, the silence lasts until the answer is due.
     is_held_up = any(known.covering(draft.queue) or _is_overloaded(draft.addressee) for draft in silent)
-    queues_of = [] if is_held_up else [draft.queue for draft in silent]
-    full = limits.find_full({known.id_of(key) for key in queues_of})
-    return Waiting(request.row.id, request.row.source_key, now, reply_due_at(now), queues_of, full)
-
-
-def _answer(bridge: str, request: _Request) -> Answer:
-    row, is_traceable = request.row, not request.is_refused
-    own = reports.unpack_reports(row.reports, row.names)
-    return Answer(bridge, row.source_key, row.reply_address, row.message_id, own, is_traceable)
+    of_silent = () if is_held_up else tuple(draft.queue for draft in silent)
+    full = limits.find_full({known.id_of(key) for key in of_silent})
+    return one.request._replace(silent_queues=of_silent, full_queue_ids=full)
 
 
 def _answer_again(bridge: str, incoming: Incoming, errors: Errors) -> Answer:

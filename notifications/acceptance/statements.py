@@ -82,20 +82,20 @@ STORE: LiteralString = f"""
         INSERT INTO notifications_requestdigest (digest, received_at)
         SELECT digest, %(now)s FROM unnest(%(digests)b::bytea[]) AS new (digest) ORDER BY 1
     ), request AS (
-        SELECT *, %(bridge)s AS bridge, %(now)s::timestamptz AS received_at,
-               %(reply_due_at)s::timestamptz AS reply_due_at
-        FROM unnest(%(r_id)b::bigint[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
+        SELECT *
+        FROM unnest(%(r_id)b::bigint[], %(r_bridge)b::text[], %(r_request_key)b::bytea[], %(r_source_key)b::bytea[],
                     %(r_reply_address)b::bytea[], %(r_sender_digest)b::bytea[], %(r_message_id)b::bytea[],
-                    %(r_is_answered)b::boolean[], %(r_reports)b::bytea[], %(r_names)b::bytea[],
+                    %(r_received_at)b::timestamptz[], %(r_reply_due_at)b::timestamptz[],
+                    %(r_is_complete)b::boolean[], %(r_reports)b::bytea[], %(r_names)b::bytea[],
                     %(r_decided)b::bytea[])
-            AS new (id, request_key, source_key, reply_address, sender_digest, message_id, is_answered, reports, names,
-                    decided)
+            AS new (id, bridge, request_key, source_key, reply_address, sender_digest, message_id, received_at,
+                    reply_due_at, is_complete, reports, names, decided)
     ), open_request AS (
         INSERT INTO notifications_openrequest ({REQUEST}, reply_address, reports, names)
-        SELECT {REQUEST}, reply_address, reports, names FROM request WHERE NOT is_answered
+        SELECT {REQUEST}, reply_address, reports, names FROM request WHERE NOT is_complete
     ), answered_request AS (
         INSERT INTO notifications_answeredrequest ({REQUEST}, reports, answered_at, ended_on)
-        SELECT {REQUEST}, reports, %(now)s, %(today)s FROM request WHERE is_answered
+        SELECT {REQUEST}, reports, %(now)s, %(today)s FROM request WHERE is_complete
     ), decided AS (
         INSERT INTO notifications_decidedatonce (recipient, request_id, position, decided_on)
         SELECT substr(key_hash, 1, {RECIPIENT_BYTES}), request_id, position, %(today)s

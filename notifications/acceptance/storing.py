@@ -39,7 +39,7 @@ from notifications.models import (
 from notifications.queues.claim import Claim
 from notifications.rules.deadlines import lease_until
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import SUCCESS, Errors, errors_decided, errors_of, load_errors
+from notifications.rules.reports import SUCCESS, Errors, Request, errors_decided, errors_of, load_errors
 from registrations.encryption import Purpose, keyring
 
 # Length of the key of a request that may be repeated. Those of `store_pushes` are longer, and never repeat.
@@ -47,39 +47,15 @@ KEY_BYTES = 32
 DIGEST_BYTES = 16
 
 
-class NewRequest(NamedTuple):
-    """A request that is to be stored. ``reports`` and ``names`` are those of all its notifications, packed."""
-
-    id: int
-    request_key: bytes
-    source_key: bytes
-    reply_address: bytes
-    sender_digest: bytes
-    message_id: bytes
-    is_answered: bool
-    reports: bytes
-    names: bytes = b""
-    decided: bytes | None = None
-
-
-class NewPush(NamedTuple):
-    """A push that is to be stored. Its claim has an ``attempt_id`` if the process that stores it sends it at once.
-
-    Any other one waits until its ``due_at``. A repeated push has the same ``dedup_key``.
-    """
-
-    claim: Claim
-    installation_id: str
-    dedup_key: bytes
-    shortened_by: str = ""
-    is_wake_up: bool = False
-
-
-# The fields of a claim that are columns of a new row.
+# The fields of a request, and of a claim, that are columns of a new row.
+_OF_REQUEST = (
+    *("id", "bridge", "request_key", "source_key", "reply_address", "sender_digest", "message_id", "received_at"),
+    *("reply_due_at", "is_complete", "reports", "names", "decided"),
+)
 _OF_CLAIM = (
     *("notification_id", "request_id", "attempt_id", "position", "public_key_hash", "type", "queue_id", "route_id"),
     *("route_generation", "collapse_id", "chat_id", "message", "wake", "grade", "due_at", "expires_at", "unsent_since"),
-    "gateway",
+    *("gateway", "installation_id", "dedup_key", "shortened_by", "is_wake_up"),
 )
 
 
@@ -93,38 +69,32 @@ def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
 
 
 def store(
-    bridge: str,
-    requests: Sequence[NewRequest],
-    pushes: Sequence[NewPush],
-    *,
+    requests: Sequence[Request],
+    pushes: Sequence[Claim],
     listed: Sequence[tuple[int, int, bytes]] = (),
+    *,
     now: datetime,
-    reply_due_at: datetime,
 ) -> None:
-    """Store requests of one bridge, and those of their notifications that are to be delivered.
+    """Store requests, and those of their notifications that are to be delivered. Complete requests are answered.
 
-    Of the other ones, ``listed`` has the request, the position and the key hash, as far as staff find them by their
-    recipients. The caller opens the transaction. The statement raises IntegrityError when another process has stored
-    one of the requests meanwhile; `find_known` then finds that request.
+    Notifications that get no row are in ``listed``, by request, position and key hash, as far as staff find them by
+    their recipients. The caller opens the transaction. The statement raises IntegrityError when another process has
+    stored one of the requests meanwhile; `find_known` then finds that request.
     """
     if not requests:
         return
     rows = {
-        "bridge": bridge,
-        "digests": [digest_of(bridge, each.request_key) for each in requests if len(each.request_key) <= KEY_BYTES],
+        "digests": [digest_of(r.bridge, r.request_key) for r in requests if len(r.request_key) <= KEY_BYTES],
         "now": now,
         "today": day_of(now),
-        "reply_due_at": reply_due_at,
         "lease_until": lease_until(now),
         "d_request_id": [request_id for request_id, _, _ in listed],
         "d_position": [position for _, position, _ in listed],
         "d_key_hash": [key_hash for _, _, key_hash in listed],
-        "n_token_type": [push.claim.channel.token_type for push in pushes],
-        "n_app_topic": [push.claim.channel.app_topic for push in pushes],
+        "n_token_type": [push.channel.token_type for push in pushes],
+        "n_app_topic": [push.channel.app_topic for push in pushes],
     }
-    rows |= _columns("r", NewRequest._fields, requests)
-    rows |= _columns("n", _OF_CLAIM, [push.claim for push in pushes]) | _columns("n", NewPush._fields[1:], pushes)
-    write(statements.STORE, rows)
+    write(statements.STORE, rows | _columns("r", _OF_REQUEST, requests) | _columns("n", _OF_CLAIM, pushes))
     if pushes:
         write(with_days(statements.REFUSE_ENDED, now), {"keys": [push.dedup_key for push in pushes]})
 
@@ -141,9 +111,6 @@ def store_refused(bridge: str, requests: Sequence[tuple[bytes, bytes]], *, now: 
     if requests:
         digests, decided = [digest_of(bridge, key) for key, _ in requests], [packed for _, packed in requests]
         write(statements.STORE_REFUSED, {"bridge": bridge, "now": now, "digests": digests, "decided": decided})
-
-
-# What is stored already -----------------------------------------------------------------------------------------------
 
 
 class Known(NamedTuple):
@@ -253,34 +220,28 @@ def find_repeated(
     return known.keys() - old.keys() | release_old(old, until=now, now=now)
 
 
-def store_pushes(bridge: str, pushes: Sequence[tuple[NewPush, bytes]], *, now: datetime) -> None:
-    """Store pushes without ids, each in a request of its own. PostgreSQL notifies the workers.
+def store_pushes(bridge: str, pushes: Sequence[tuple[Claim, bytes]], *, now: datetime) -> None:
+    """Store pushes that have no ids yet, each in a request of its own. PostgreSQL notifies the workers.
 
     Each comes with its sender: any value that tells senders apart, for reports. A push without a collapse id replaces
     no other.
     """
     if not pushes:
         return
+    requests, stored = [], []
     [(request_ids, notification_ids, _)] = fetch(*ids_for(len(pushes), len(pushes), 0))
-    ids = zip(request_ids, notification_ids, strict=True)
-    new = [_requested(*each, *pair, now=now) for each, pair in zip(pushes, ids, strict=True)]
-    store(bridge, [request for request, _ in new], [push for _, push in new], now=now, reply_due_at=now)
+    for (push, sender), request_id, notification_id in zip(pushes, request_ids, notification_ids, strict=True):
+        # A dedup key may be used again when it is released. The keys of a request and of a collapsed push may not.
+        key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)
+        collapse_id = push.collapse_id or hashlib.sha256(key).hexdigest()[:32]
+        stored.append(replace(push, notification_id=notification_id, request_id=request_id, collapse_id=collapse_id))
+        answered = Request(request_id, bridge, push.dedup_key, b"", b"", now, now, reports=bytes([SUCCESS]))
+        digest = keyring().digest(Purpose.SENDER, sender)
+        requests.append(answered._replace(request_key=key, sender_digest=digest))
+    store(requests, stored, now=now)
     wake_workers()
     count(metrics.REQUESTS, {("new",): len(pushes)})
     count(metrics.NOTIFICATIONS, {(Verdict.DELIVER,): len(pushes)})
-
-
-def _requested(
-    push: NewPush, sender: bytes, request_id: int, notification_id: int, *, now: datetime
-) -> tuple[NewRequest, NewPush]:
-    """Return the request of one push, which is answered, and the push with its ids."""
-    # A dedup key may be used again when it is released. The keys of a request and of a collapsed push may not.
-    key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)
-    collapse_id = push.claim.collapse_id or hashlib.sha256(key).hexdigest()[:32]
-    claim = replace(push.claim, notification_id=notification_id, request_id=request_id, collapse_id=collapse_id)
-    digest = keyring().digest(Purpose.SENDER, sender)
-    request = NewRequest(request_id, key, push.dedup_key, b"", digest, b"", is_answered=True, reports=bytes([SUCCESS]))
-    return request, push._replace(claim=claim)
 
 
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:

@@ -10,20 +10,19 @@ Rows of requests are locked in the order of their ids, before routes and notific
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of, first_day
 from kit.db.statements import array_value, fetch, fetch_each, write_rows
 from kit.metrics import observe
 from notifications.delivery.recording import Change
-from notifications.delivery.silence import Waiting
 from notifications.messages import Answer
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import REQUEST, Notification
 from notifications.rules.deadlines import IS_OVERDUE
 from notifications.rules.policy import report_error
-from notifications.rules.reports import MISSING, SILENT, SUCCESS, TRIED, as_answered, unpack_reports
+from notifications.rules.reports import MISSING, SILENT, SUCCESS, TRIED, Request, as_answered
 from registrations.models import Route
 
 OVERDUE: LiteralString = f"""
@@ -33,29 +32,6 @@ OLDEST_REPLY_DUE: LiteralString = """
     SELECT min(reply_due_at) FROM notifications_openrequest WHERE reply_due_at >= %(nothing_before)s
 """
 NOT_REGISTERED = 1 + report_error(is_token_dead=True)
-
-
-class Request(NamedTuple):
-    """A request that waits for its answer, as its row says. This transaction has locked the row."""
-
-    id: int
-    bridge: str
-    source_key: bytes
-    reply_address: bytes
-    message_id: bytes
-    received_at: datetime
-    reply_due_at: datetime
-    reports: bytes
-    names: bytes
-
-    @property
-    def is_complete(self) -> bool:
-        return MISSING not in self.reports and SILENT not in self.reports
-
-    def answer(self) -> Answer:
-        """Return the answer. A report that is not known counts as success."""
-        reports = unpack_reports(self.reports, self.names)
-        return Answer(self.bridge, self.source_key, self.reply_address, self.message_id, reports)
 
 
 _COLUMNS: LiteralString = """
@@ -74,23 +50,23 @@ _TAKE_DUE: LiteralString = f"""
 
 def lock(request_ids: Iterable[int]) -> list[Request]:
     """Lock those of these requests that wait for their answer, and return them."""
-    return [Request._make(row) for row in fetch(_LOCK, {"ids": sorted(set(request_ids))})]
+    return [Request(*row) for row in fetch(_LOCK, {"ids": sorted(set(request_ids))})]
 
 
 def take_due(by: datetime, *, limit: int, nothing_before: datetime = LONG_AGO) -> list[Request]:
     """Lock the requests that are to be answered ``by`` this time, and return them. Locked ones are skipped."""
     values = {"by": by, "limit": limit, "nothing_before": nothing_before}
-    return [Request._make(row) for row in fetch(_TAKE_DUE, values)]
+    return [Request(*row) for row in fetch(_TAKE_DUE, values)]
 
 
-def note(locked: Iterable[Request], changes: Iterable[Change], silences: Iterable[Waiting]) -> list[Request]:
+def note(locked: Iterable[Request], changes: Iterable[Change], silences: Iterable[Request]) -> list[Request]:
     """Return locked requests with the reports that follow from results, and from silences that ended.
 
     After a fail-over another request may have got the id of one that is lost. It was received at another time.
     """
     requests = {(request.id, request.received_at): request for request in locked}
     for silence in silences:
-        if request := requests.get((silence.request_id, silence.received_at)):
+        if request := requests.get((silence.id, silence.received_at)):
             reports = request.reports.replace(bytes([SILENT]), bytes([SUCCESS]))
             requests[request.id, request.received_at] = request._replace(reports=reports)
     for change in changes:

@@ -12,10 +12,10 @@ way count too, so that a queue which hangs is silent about everything.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 import structlog
 from django.conf import settings
@@ -37,21 +37,6 @@ MAX_LEAD_SECONDS = 1.0
 # A process that knows no attempt of a queue reads those of all processes within this time, this often at most.
 READ_SINCE = timedelta(days=1)
 READ_EVERY_SECONDS = 10.0
-
-
-class Waiting(NamedTuple):
-    """A request that this process has stored and that waits for its answer.
-
-    ``queues`` has the queue of each notification that succeeds without an attempt, unless the silence about it lasts
-    until the answer is due. ``full_queue_ids`` are those of these queues that had no capacity.
-    """
-
-    request_id: int
-    source_key: bytes
-    received_at: datetime
-    due_at: datetime
-    queues: Sequence[QueueKey] = ()
-    full_queue_ids: frozenset[int] = frozenset()
 
 
 class FirstAttempt:

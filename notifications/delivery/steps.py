@@ -23,8 +23,7 @@ from kit.metrics import count
 from kit.tracing import Role, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change
-from notifications.delivery.settling import Request
-from notifications.delivery.silence import FirstAttempts, Waiting, began
+from notifications.delivery.silence import FirstAttempts, began
 from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import LEFT_BEHIND
@@ -32,6 +31,7 @@ from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_first
 from notifications.rules.deadlines import GRACE
+from notifications.rules.reports import Request
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
-class PushSends(InFlight[Done | Waiting]):
+class PushSends(InFlight[Done | Request]):
     """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them.
 
     Silences are among its sends, so that batches take the ends of silences just as they take results. The end of a
@@ -57,13 +57,13 @@ class PushSends(InFlight[Done | Waiting]):
         self.recording_seconds = 0.0  # the time that it took to record the last result which came alone
         self._sent_at = self._sent_before = float("-inf")  # monotonic; when the last two batches of pushes were sent
 
-    def send(self, claims: Sequence[Claim], silent: Sequence[Waiting] = ()) -> None:
+    def send(self, claims: Sequence[Claim], silent: Sequence[Request] = ()) -> None:
         """Start sending, and the silences of these requests, after the commit that wrote them.
 
         Without a known attempt that a silence could last as long as, it lasts until the answer is due.
         """
-        self._first_attempts.learn([queue for request in silent for queue in request.queues])
-        timed = [request for request in silent if self._first_attempts.know(request.queues)]
+        self._first_attempts.learn([queue for request in silent for queue in request.silent_queues])
+        timed = [request for request in silent if self._first_attempts.know(request.silent_queues)]
         if claims or timed:
             self._sent_before, self._sent_at = self._sent_at, monotonic()
             self.refresh_gateways(claims)
@@ -107,10 +107,10 @@ class PushSends(InFlight[Done | Waiting]):
         self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
-    async def _be_silent(self, request: Waiting, since: float) -> Waiting:
+    async def _be_silent(self, request: Request, since: float) -> Request:
         """Wait as long as pushes would take. The end of a silence that comes alone is recorded sooner than a result."""
         try:
-            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in request.queues))
+            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in request.silent_queues))
             if self.under_way == 1:
                 await asyncio.sleep(self.recording_seconds)
         except asyncio.CancelledError:
@@ -155,22 +155,22 @@ class Delivery:
         self.sends = PushSends(gateway_for, wakeup, self.limits)
         # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
         self.due: defaultdict[datetime, set[int]] = defaultdict(set)
-        self._held_up: list[Waiting] = []  # silent ones whose queue had no capacity
+        self._held_up: list[Request] = []  # silent ones whose queue had no capacity
 
-    def accepted(self, claims: Sequence[Claim], requests: Sequence[Waiting]) -> None:
+    def accepted(self, claims: Sequence[Claim], requests: Sequence[Request]) -> None:
         """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
         self.limits.keep()
-        silent = [request for request in requests if request.queues]
+        silent = [request for request in requests if request.silent_queues]
         self.sends.send(claims, [request for request in silent if not request.full_queue_ids])
         for request in requests:
-            self.due[request.due_at].add(request.request_id)
+            self.due[request.reply_due_at].add(request.id)
         self._held_up += [request for request in silent if request.full_queue_ids]
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
         self.leave_to_others()
 
     def begin_silences(self) -> None:
         """Begin the silences that a full queue held up, once no push waits there: theirs would have gone out by now."""
-        waiting = [request for request in self._held_up if request.request_id in self.due.get(request.due_at, ())]
+        waiting = [request for request in self._held_up if request.id in self.due.get(request.reply_due_at, ())]
         self._held_up = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
         self.sends.send((), [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
 
@@ -272,7 +272,7 @@ class Counting(Step):
 class Recorded(NamedTuple):
     """What a batch took of results and ended silences, and the requests that it answered."""
 
-    taken: Sequence[Done | Waiting] = ()
+    taken: Sequence[Done | Request] = ()
     answered: Sequence[Request] = ()
 
 
@@ -290,8 +290,8 @@ class Results(Step):
 
     def work(self, batch: Batch) -> Work[Recorded]:
         batch.taken = taken = self._delivery.sends.peek(batch.limit)
-        results, silences = _results(taken), [each for each in taken if isinstance(each, Waiting)]
-        locked = settling.lock([c.request_id for c, _ in results] + [silence.request_id for silence in silences])
+        results, silences = _results(taken), [each for each in taken if isinstance(each, Request)]
+        locked = settling.lock([c.request_id for c, _ in results] + [silence.id for silence in silences])
         changes = self._record(results, now=batch.now)
         requests = settling.note(locked, changes, silences)
         # An answer that fails must not cost a result, whose push would be sent again. So it waits for its deadline.
@@ -336,9 +336,9 @@ def _trace(results: Iterable[Done], answers: Iterable[Answer]) -> None:
     note(notes.items())
 
 
-def _results(taken: Iterable[Done | Waiting]) -> list[Done]:
+def _results(taken: Iterable[Done | Request]) -> list[Done]:
     """Return the results of pushes among what a batch took."""
-    return [each for each in taken if not isinstance(each, Waiting)]
+    return [each for each in taken if not isinstance(each, Request)]
 
 
 class Deadlines(Step):

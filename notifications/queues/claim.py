@@ -46,7 +46,7 @@ class Claim(Push):
     ``address`` is empty until then, and ``attempt_number`` is that of the next attempt.
     """
 
-    request_id: int = 0  # it has none yet while it is not stored, and no id of its own either
+    request_id: int = 0
     position: int = 0
     queue_id: int = UNSORTED
     created_at: datetime
@@ -71,6 +71,11 @@ class Claim(Push):
     is_probe: bool = False
     # The key of its request, only for traces: retries lack it while nothing is traced.
     source_key: bytes = field(default=b"", compare=False)
+    # What nobody reads of its row again: it is known here until the row is stored.
+    installation_id: str = field(default="", compare=False)
+    dedup_key: bytes = field(default=b"", compare=False)  # of a repeated push the same
+    shortened_by: str = field(default="", compare=False)
+    is_wake_up: bool = field(default=False, compare=False)
 
 
 Done = tuple[Claim, Result]

@@ -13,11 +13,11 @@ fixed they are stored, for whichever worker answers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date
+from datetime import date, datetime
 from itertools import zip_longest
 from typing import NamedTuple
 
-from notifications.messages import PushLimit, PushNotification, Report, ReportError
+from notifications.messages import Answer, PushLimit, PushNotification, QueueKey, Report, ReportError
 from notifications.models import EndedNotification, Notification
 from notifications.rules.policy import Verdict, Wish
 
@@ -70,6 +70,40 @@ VERDICTS = {code: verdict for verdict, code in CODES.items()}
 BYTES_EACH = 2
 Errors = dict[int, ReportError]  # by the position in the request
 LENGTH_BYTES = 4
+
+
+class Request(NamedTuple):
+    """A sender's request, from its acceptance to its answer. ``reports`` are those of all its notifications, packed.
+
+    Delivery reads it without what follows after ``names``. While the process that accepted it is silent about some of
+    its notifications, as if they were pushed, ``silent_queues`` has the queue of each. ``full_queue_ids`` are those of
+    these queues that had no capacity.
+    """
+
+    id: int
+    bridge: str
+    source_key: bytes
+    reply_address: bytes
+    message_id: bytes
+    received_at: datetime
+    reply_due_at: datetime
+    reports: bytes
+    names: bytes = b""
+    request_key: bytes = b""
+    sender_digest: bytes = b""
+    decided: bytes | None = None
+    silent_queues: tuple[QueueKey, ...] = ()
+    full_queue_ids: frozenset[int] = frozenset()
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether it is to be answered, because none of its reports is awaited any more."""
+        return MISSING not in self.reports and SILENT not in self.reports
+
+    def answer(self, *, is_traceable: bool = True) -> Answer:
+        """Return the answer. A report that is not known counts as success."""
+        reports = unpack_reports(self.reports, self.names)
+        return Answer(self.bridge, self.source_key, self.reply_address, self.message_id, reports, is_traceable)
 
 
 class Decided(NamedTuple):

@@ -76,7 +76,7 @@ def settled(accepted, now=NOW + timedelta(minutes=1)):
 
 
 def waiting_ids(accepted):
-    return [request.request_id for request in accepted.waiting]
+    return [request.id for request in accepted.waiting]
 
 
 def decided():

@@ -14,10 +14,10 @@ from django.utils import timezone
 from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from notifications.acceptance import storing
-from notifications.acceptance.storing import NewPush, NewRequest
 from notifications.messages import ChannelKey, Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest, OpenNotification
 from notifications.queues.claim import Claim
+from notifications.rules.reports import Request
 from registrations.models import Route
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from tests.rig.rows import make_notification, make_route
@@ -27,7 +27,7 @@ WAKE = Content("New message", "default", {"k": "wake"}).encode()
 MESSAGE = Content("New message", "default", {"e": "AAAA"}).encode()
 
 
-def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> NewPush:
+def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any) -> Claim:
     route = route or make_route()
     now = timezone.now()
     defaults: dict[str, Any] = {
@@ -43,27 +43,29 @@ def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any)
         "due_at": now,
         "unsent_since": now,
         "expires_at": now + timedelta(hours=1),
+        "installation_id": "device",
+        "dedup_key": key,
     }
-    return NewPush(Claim(**defaults | fields), "device", key)
+    return Claim(**defaults | fields)
 
 
-def store(*pushes: NewPush) -> None:
+def store(*pushes: Claim) -> None:
     storing.store_pushes("test-bridge", [(push, b"capulet.test") for push in pushes], now=timezone.now())
 
 
-def store_as(pushes: Sequence[NewPush], request_keys: Sequence[bytes]) -> None:
+def store_as(pushes: Sequence[Claim], request_keys: Sequence[bytes]) -> None:
     """Store pushes, each in a request with a key that may be repeated."""
+    now = timezone.now()
     [(request_ids, ids, _)] = fetch(*storing.ids_for(len(pushes), len(pushes), 0))
     requests = [
-        NewRequest(pk, key, key, b"", b"s" * 16, b"", is_answered=True, reports=b"")
+        Request(pk, "test-bridge", key, b"", b"", now, now, b"", request_key=key, sender_digest=b"s" * 16)
         for pk, key in zip(request_ids, request_keys, strict=True)
     ]
     new = [
-        push._replace(claim=replace(push.claim, notification_id=pk, request_id=request.id))
+        replace(push, notification_id=pk, request_id=request.id)
         for push, pk, request in zip(pushes, ids, requests, strict=True)
     ]
-    now = timezone.now()
-    storing.store("test-bridge", requests, new, now=now, reply_due_at=now)
+    storing.store(requests, new, now=now)
 
 
 def test_a_push_is_delivered_with_its_content_and_its_grade() -> None:

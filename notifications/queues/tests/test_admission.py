@@ -78,7 +78,7 @@ def ask(*phones, limits=None, now=NOW, type_=1):
 
 def reported(accepted):
     """Return the errors of all reports that are known, whenever the sender hears of them."""
-    waiting = OpenRequest.objects.filter(pk__in=[each.request_id for each in accepted.waiting]).order_by("pk")
+    waiting = OpenRequest.objects.filter(pk__in=[each.id for each in accepted.waiting]).order_by("pk")
     known = [as_answered(bytes(request.reports).replace(bytes([MISSING]), b"")) for request in waiting]
     answered = [report.error for answer in accepted.answers for report in answer.reports]
     return answered + [error for reports in known for error in errors_of(reports).values()]
@@ -214,7 +214,7 @@ def test_a_coalesced_notification_is_reported_as_success_to_a_waiting_sender(set
     phone = make_phone()
     [waiting] = ask(phone, limits=ConcurrencyLimits(0)).waiting
     ask(phone, limits=ConcurrencyLimits(0))
-    [answer] = settle([waiting.request_id], now=NOW + timedelta(minutes=1))
+    [answer] = settle([waiting.id], now=NOW + timedelta(minutes=1))
     assert [report.error for report in answer.reports] == [SUCCESS]
 
 
