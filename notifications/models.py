@@ -322,6 +322,7 @@ class OpenNotification(NotificationFacts, OpenFacts):
     app_topic = models.TextField(blank=True, default="", db_default="")
     is_probe = models.BooleanField(default=False, db_default=False)
     late_code = models.TextField(blank=True, default="", db_default="")
+    failure_count = models.PositiveSmallIntegerField(default=0, db_default=0)  # of its attempts with `is_counted`
 
     class Meta:
         default_permissions = ()

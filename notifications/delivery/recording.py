@@ -15,10 +15,10 @@ from functools import partial
 from typing import LiteralString, NamedTuple
 
 import structlog
-from django.conf import settings
 
+from kit.batches.batch import LONG_AGO
 from kit.db.partitions import day_of, with_days
-from kit.db.statements import array_value, fetch, write, write_rows
+from kit.db.statements import array_value, write, write_rows
 from kit.metrics import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
@@ -80,8 +80,10 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Chan
 
     ``reach`` is what this process knows of its way to the gateways. The caller calls `end_halts` after the commit.
     """
-    _write_attempts(results, now=now)
     known = queues.load()
+    proven = {c.route_id for c, r in results if c.is_route_proven or r.outcome is Outcome.DELIVERED}
+    failed = _find_failed(results, proven, known, now=now)
+    _write_attempts(results, failed, now=now)
     _note_reach(results, reach, known, now=now)
     breakers.trip_what_delivers_nothing(results, known, now=now)
     distrusted = breakers.find_distrusted(results, known, now=now)
@@ -91,17 +93,17 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Chan
     queues.note_delivery({claim.queue for claim in delivered}, known, now=now)
     # Routes are written before notifications, as in unregistering. The other order would dead-lock.
     _note_routes(believed, known, now=now)
-    proven = _bring_forward(believed, now=now)
-    proven |= {claim.route_id for claim, _ in believed if claim.is_route_proven}
-    given_up = _count_failures([done for done in believed if done[0].route_id not in proven], known, delivered, now=now)
+    _bring_forward(believed, now=now)
     renewed = _find_renewed(believed)
     changes = [
-        _give_up(claim) if claim.attempt_id in given_up else _change(claim, result, proven, renewed, now=now)
+        _give_up(claim)
+        if claim.attempt_id in failed and claim.failure_count + 1 >= UNPROVEN_FAILURES
+        else _change(claim, result, proven, renewed, now=now)
         for claim, result in believed
     ]
     _finish([change for change in changes if change.is_end], now=now)
     begun = {claim.attempt_id for claim, result in results if result.began_at}
-    _schedule([change for change in changes if not change.is_end], begun)
+    _schedule([change for change in changes if not change.is_end], begun, failed)
     _measure(results, known)
     return changes
 
@@ -117,6 +119,22 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
         halts.close_breaker(app, now=now)
     for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
         halts.note_reached(gateway, now=now)
+
+
+def _find_failed(results: Sequence[Done], proven: Collection[int], known: Queues, *, now: datetime) -> set[int]:
+    """Return the attempts that failed because of their addresses, as others were delivered since the attempt before.
+
+    The failure of a probe is one of its app or gateway. A first attempt fails so where the gateway ever delivered
+    something on the platform.
+    """
+    delivering = {claim.queue[:2] for claim, result in results if _proves(result)}
+    return {
+        claim.attempt_id
+        for claim, result in results
+        if is_failure_of_push(result) and not claim.is_probe and claim.route_id not in proven
+        if (at := now if claim.queue[:2] in delivering else known.delivered_at(*claim.queue[:2]))
+        if at >= (claim.tried_at or LONG_AGO)
+    }
 
 
 def _note_reach(results: Sequence[Done], reach: Reach, known: Queues, *, now: datetime) -> None:
@@ -149,9 +167,9 @@ _IDS = "%(ids)b::bigint[]"
 _WRITE_ATTEMPTS: LiteralString = f"""
     INSERT INTO notifications_endedattempt
         (id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, began_at, ended_at,
-         waited_ms, latency_ms, outcome, code, error, is_guarded, late_code)
+         waited_ms, latency_ms, outcome, code, error, is_guarded, is_counted, late_code)
     SELECT id, notification_id, number, gateway, token_type, app_topic, is_probe, started_at, began_at, ended_at,
-           waited_ms, latency_ms, outcome, code, error, is_guarded, coalesce(late_code, '')
+           waited_ms, latency_ms, outcome, code, error, is_guarded, is_counted, coalesce(late_code, '')
     FROM (
         SELECT new.*, (
             SELECT CASE WHEN n.attempt_id = new.id THEN n.late_code ELSE '' END
@@ -162,31 +180,31 @@ _WRITE_ATTEMPTS: LiteralString = f"""
                     %(gateways)b::text[], %(token_types)b::smallint[], %(app_topics)b::text[], %(probes)b::boolean[],
                     %(started)b::timestamptz[], %(begun)b::timestamptz[], %(ended)b::timestamptz[],
                     %(waited)b::integer[], %(latencies)b::integer[], %(outcomes)b::text[], %(codes)b::text[],
-                    %(errors)b::text[], %(guarded)b::boolean[])
+                    %(errors)b::text[], %(guarded)b::boolean[], %(counted)b::boolean[])
             AS new (id, notification_id, collapse_id, number, gateway, token_type, app_topic, is_probe, started_at,
-                    began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded)
+                    began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded, is_counted)
     ) AS new
     WHERE late_code IS NOT NULL OR EXISTS (
         SELECT FROM notifications_endednotification AS n WHERE n.id = new.notification_id
             AND coalesce(n.collapse_id, '') = new.collapse_id AND n.ended_on IN ({{days}})
     )
     ON CONFLICT (id, started_at) DO UPDATE
-    SET (began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded) = (excluded.began_at,
+    SET (began_at, ended_at, waited_ms, latency_ms, outcome, code, error, is_guarded, is_counted) = (excluded.began_at,
         excluded.ended_at, excluded.waited_ms, excluded.latency_ms, excluded.outcome, excluded.code, excluded.error,
-        excluded.is_guarded)
+        excluded.is_guarded, excluded.is_counted)
 """
 
 
-def _write_attempts(results: Sequence[Done], *, now: datetime) -> None:
+def _write_attempts(results: Sequence[Done], failed: Collection[int], *, now: datetime) -> None:
     columns = (
         *("ids", "notifications", "collapse_ids", "numbers", "gateways", "token_types", "app_topics", "probes"),
-        *("started", "begun", "ended", "waited", "latencies", "outcomes", "codes", "errors", "guarded"),
+        *("started", "begun", "ended", "waited", "latencies", "outcomes", "codes", "errors", "guarded", "counted"),
     )
     rows = [
         (
             *(c.attempt_id, c.notification_id, bytes.fromhex(c.collapse_id), c.attempt_number, c.gateway),
             *(*c.channel, c.is_probe, c.started_at, r.began_at, r.ended_at, _waited_ms(c, r)),
-            *(r.latency_ms, r.outcome.value, r.code, r.error, r.is_guarded),
+            *(r.latency_ms, r.outcome.value, r.code, r.error, r.is_guarded, c.attempt_id in failed),
         )
         for c, r in results
     ]
@@ -229,60 +247,11 @@ _BRING_FORWARD = f"""
 """
 
 
-def _bring_forward(results: Sequence[Done], *, now: datetime) -> set[int]:
-    """Make retries due now for addresses that were just proven, and return their routes."""
+def _bring_forward(results: Sequence[Done], *, now: datetime) -> None:
+    """Make retries due now for addresses that were just proven."""
     proven = {c.route_id for c, r in results if r.outcome is Outcome.DELIVERED and not c.is_route_proven}
     if proven:
         write(_BRING_FORWARD, {"now": now, "routes": list(proven)})
-    return proven
-
-
-# The first attempt counts where the gateway ever delivered something, because none came before it. No push lives longer
-# than its attempts are searched for.
-_COUNT_FAILURES = """
-    WITH failed AS (
-        SELECT attempt.id, earlier.counted + 1 AS counted
-        FROM unnest(%(ids)b::bigint[], %(delivered)b::timestamptz[]) AS ours (id, delivered_at)
-        JOIN notifications_endedattempt AS attempt USING (id)
-        CROSS JOIN LATERAL (
-            SELECT count(*) FILTER (WHERE is_counted) AS counted, max(started_at) AS at
-            FROM notifications_endedattempt
-            WHERE notification_id = attempt.notification_id AND number < attempt.number
-                AND started_at >= %(since)s
-        ) AS earlier
-        WHERE attempt.started_at BETWEEN %(first)s AND %(last)s AND delivered_at >= coalesce(earlier.at, '-infinity')
-    ), counted AS (
-        UPDATE notifications_endedattempt AS attempt SET is_counted = TRUE
-        FROM failed WHERE attempt.id = failed.id AND attempt.started_at BETWEEN %(first)s AND %(last)s
-    )
-    SELECT id FROM failed WHERE counted >= %(limit)s
-"""
-
-
-def _count_failures(results: Sequence[Done], known: Queues, delivered: Sequence[Claim], *, now: datetime) -> set[int]:
-    """Count failures at addresses without a delivery, and return the attempts whose push failed too often.
-
-    The failure of a probe is one of its app or gateway.
-    """
-    delivering = {claim.queue[:2] for claim in delivered}
-    failed = [
-        (claim, delivered_at)
-        for claim, result in results
-        if is_failure_of_push(result) and not claim.is_probe
-        if (delivered_at := now if claim.queue[:2] in delivering else known.delivered_at(*claim.queue[:2]))
-    ]
-    if not failed:
-        return set()
-    started = [claim.started_at for claim, _ in failed]
-    parameters = {
-        "ids": [claim.attempt_id for claim, _ in failed],
-        "delivered": [delivered_at for _, delivered_at in failed],
-        "first": min(started),
-        "last": max(started),
-        "since": min(started) - timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS),
-        "limit": UNPROVEN_FAILURES,
-    }
-    return {attempt_id for (attempt_id,) in fetch(_COUNT_FAILURES, parameters)}
 
 
 def _find_renewed(results: Sequence[Done]) -> set[int]:
@@ -353,7 +322,7 @@ def _finish(changes: Sequence[Change], *, now: datetime) -> None:
 _SCHEDULE = f"""
     UPDATE notifications_opennotification AS n
     SET state = {_of("states", "text")}, ambiguous_count = {_of("ambiguous", "smallint")},
-        due_at = {_of("due_at", "timestamptz")},
+        failure_count = n.failure_count + {_of("failed", "boolean")}::int, due_at = {_of("due_at", "timestamptz")},
         unsent_since = CASE WHEN NOT {_of("begun", "boolean")} THEN n.unsent_since END,
         payload_dropped = n.payload_dropped OR {_of("dropped", "boolean")},
         message = CASE WHEN {_of("dropped", "boolean")} THEN NULL ELSE n.message END
@@ -362,10 +331,14 @@ _SCHEDULE = f"""
 """
 
 
-def _schedule(changes: Sequence[Change], begun: Collection[int]) -> None:
+def _schedule(changes: Sequence[Change], begun: Collection[int], failed: Collection[int]) -> None:
     """Write the next attempts of notifications. ``begun`` are the attempts whose push has begun."""
-    rows = [(*_key(c), c.ambiguous_count, c.due_at, c.is_payload_dropped, c.claim.attempt_id in begun) for c in changes]
-    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "due_at", "dropped", "begun"), rows)
+    rows = [
+        (*_key(c), c.ambiguous_count, pk in failed, c.due_at, c.is_payload_dropped, pk in begun)
+        for c in changes
+        for pk in [c.claim.attempt_id]
+    ]
+    write_rows(_SCHEDULE, (*_KEY, "ambiguous", "failed", "due_at", "dropped", "begun"), rows)
 
 
 # Which row a change applies to, as in a claim of it, and its new state.

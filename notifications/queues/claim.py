@@ -55,6 +55,8 @@ class Claim(Push):
     unsent_since: datetime | None  # None once a push of it has begun
     is_lost: bool = False  # its last attempt is of a worker that died
     ambiguous_count: int = 0  # of its attempts so far
+    failure_count: int = 0  # of those that failed because of its address
+    tried_at: datetime | None = None  # when the last of them was claimed
     route_id: int
     route_state: str | None = None  # None where the recipient has unregistered
     route_generation: int
@@ -116,6 +118,8 @@ _COLUMNS: dict[str, LiteralString] = {
     "unsent_since": "n.unsent_since",
     "is_lost": f"n.state = '{State.IN_FLIGHT}'",
     "ambiguous_count": f"n.ambiguous_count + (n.state = '{State.IN_FLIGHT}')::int",
+    "failure_count": "n.failure_count",
+    "tried_at": "n.claimed_at",
     "route_id": "coalesce(n.route_id, 0)",
     "route_state": "route.state",
     "route_generation": "coalesce(route.generation, 0)",

@@ -117,8 +117,8 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     registration = make_recipient(route=make_route(token_type=1, app_topic=APP, device_token="device"))
     [straight] = accept([incoming(push(chat_id=b"chat", type=-(2**31)))], now=NOW).claims
     [stored] = take(now=NOW + LEASE)
-    first = {"attempt_number": 1, "is_lost": False, "ambiguous_count": 0, "attempt_id": straight.attempt_id}
-    assert straight == replace(stored, **first, started_at=NOW, due_at=NOW)
+    first = {"attempt_number": 1, "is_lost": False, "ambiguous_count": 0, "tried_at": None}
+    assert straight == replace(stored, **first, attempt_id=straight.attempt_id, started_at=NOW, due_at=NOW)
     assert bytes(Notification.objects.get().collapse_id).hex() == straight.collapse_id
     assert (straight.type, straight.public_key_hash) == (-(2**31), ALICE)
     assert (straight.chat_id, straight.message) == (b"chat", b"sealed")
