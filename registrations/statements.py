@@ -6,7 +6,7 @@ Statements of the path run through `kit.db.statements`, whose parameters are bou
 from datetime import timedelta
 from typing import LiteralString
 
-from kit.db.statements import stored, unindexed
+from kit.db.statements import stored
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import PROVEN_PER_ADDRESS
 
@@ -135,10 +135,12 @@ DRAW: LiteralString = f"""
     ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF registration, route SKIP LOCKED
 """
 # A process of the release before 0088 may have registered a tombstone again, and does not know that it is forgettable.
+# The state is compared as an expression that no index has. PostgreSQL may have analyzed the table while it was empty,
+# and then an index of all rows in one state seems as cheap as the right one.
 FORGET: LiteralString = f"""
     WITH oldest AS MATERIALIZED (
         SELECT id FROM registrations_registration
-        WHERE is_forgettable AND {unindexed("state")} = '{Registration.State.UNREGISTERED}' ORDER BY updated_at
+        WHERE is_forgettable AND (state || '') = '{Registration.State.UNREGISTERED}' ORDER BY updated_at
         LIMIT least(1000, greatest(0, (
             SELECT count(*) FROM registrations_registration WHERE is_forgettable
         ) - %s))

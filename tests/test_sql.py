@@ -32,7 +32,7 @@ WRITES = r"(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\s+{}\b"
 # `write_rows` whose names are constants.
 CONSTANT = re.compile(
     r"_?[A-Z][A-Z_]*|(?:\w+\.)*[A-Z]\w*\.[A-Z_]+|table\([\w.]+\)"
-    r"|(?:array_value|unindexed|since|_of\w*)\('[^']+'(?:, '[^']+')*\)"
+    r"|(?:array_value|since|_of\w*)\('[^']+'(?:, '[^']+')*\)"
 )
 
 # Modules that put more than constants into a statement, and the reason for each.
@@ -41,7 +41,6 @@ PUT_TOGETHER = {
     "kit/batches/marks.py": "the name of a step",
     "kit/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
-    "kit/db/operations.py": "names of tables, columns and indexes, and days",
     "kit/db/partitions.py": "names of tables and columns, and days",
     "kit/db/statements.py": "one expression for each table that ids are taken of",
     "kit/batches/worker.py": "the conditions of the steps, and settings of the session",

@@ -8,7 +8,7 @@ statement that ends a row deletes it there and inserts it into the history.
 
 PostgreSQL may have analyzed a table of open rows while it was empty. Until the next analysis, all indexes seem equally
 cheap to the planner, also with a million rows, and so does comparing each of two hundred rows with each other. So
-statements for many rows use no joins (`write_rows`), and no condition that fits another index (`unindexed`).
+statements for many rows use no joins (`write_rows`), and no condition that fits another index.
 `tests/test_plans.py` checks both.
 """
 

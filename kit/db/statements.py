@@ -66,15 +66,6 @@ def array_value(keys: LiteralString, key: LiteralString, name: LiteralString, ki
     return f"(%({name})b::{kind}[])[width_bucket({key}, {keys})]"
 
 
-def unindexed(column: LiteralString) -> LiteralString:
-    """Return an SQL expression that equals a text column but fits no index, for statements that find rows by key.
-
-    PostgreSQL may have analyzed the table while it was empty. Then an index of all rows in one state seems as cheap as
-    the index of the keys.
-    """
-    return f"({column} || '')"
-
-
 def _database() -> DatabaseWrapper:
     return cast("DatabaseWrapper", connection)
 

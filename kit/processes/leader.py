@@ -205,31 +205,20 @@ class Leader:
 
     async def _may_stay(self, working: "asyncio.Future[None]") -> bool:
         """Wait for a second, or until the work is over, and return whether this process still leads."""
+        await asyncio.wait([working], timeout=BEAT_SECONDS)
         if self._session is None:
-            await asyncio.wait([working], timeout=BEAT_SECONDS)
             # The database may be unavailable for this process only. Then the status cache shows if another one leads.
             return await self._take() or (self._session is None and not await self._is_followed())
         try:
             if not await self._ask(HELD):
                 self._log_change(POOLED)
                 return False
-            await self._listen(self._session, working)
         except (psycopg.Error, TimeoutError) as error:
             self._log_change(reason(error))
             if self._survives_outage:
                 await self._disconnect()
             return self._survives_outage
         return True
-
-    async def _listen(self, session: psycopg.AsyncConnection, working: "asyncio.Future[None]") -> None:
-        """Wait until the next check of the lock. A session that listens fails at once when it ends."""
-        listening = asyncio.ensure_future(_wait_for_the_end_of(session))
-        await asyncio.wait([listening, working], return_when=asyncio.FIRST_COMPLETED)
-        if listening.done():
-            listening.result()
-        else:
-            listening.cancel()
-            await asyncio.wait([listening])
 
     async def _report(self, term: Term) -> None:
         """Save the name of this process while it has the lock, if it survives outages.
@@ -292,21 +281,6 @@ class Leader:
 async def _end_with(stopped: asyncio.Event, term: Term) -> None:
     await stopped.wait()
     term.ended.set()
-
-
-async def _wait_for_the_end_of(session: psycopg.AsyncConnection) -> None:
-    """Wait for a beat, and raise the error of a session that ends meanwhile.
-
-    psycopg's own wait would wake the process up ten times a second.
-    """
-    loop, is_readable, socket_fd = asyncio.get_running_loop(), asyncio.Event(), session.fileno()
-    loop.add_reader(socket_fd, is_readable.set)
-    try:
-        await wait(is_readable, BEAT_SECONDS)
-    finally:
-        loop.remove_reader(socket_fd)
-    async for _ in session.notifies(timeout=0):
-        pass
 
 
 def session_parameters() -> dict[str, Any]:

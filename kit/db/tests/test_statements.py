@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
-from kit.db.statements import array_value, fetch, fetch_each, new_ids, unindexed, write, write_rows
+from kit.db.statements import array_value, fetch, fetch_each, new_ids, write, write_rows
 from registrations.models import TopicKey
 from tests.rig.rows import make_request, make_topic_key
 from tests.rig.statements import round_trips, statements
@@ -222,7 +222,7 @@ def test_each_row_gets_its_own_values_in_any_order_and_once_per_mention(kind, da
     sql = f"""
         UPDATE made_up SET words = words || {array_value(keys, "key", "words", "text")},
             numbers = numbers || {array_value(keys, "key", "numbers", "integer")}
-        WHERE key = ANY ({keys}) AND {unindexed("state")} = %(state)s RETURNING key
+        WHERE key = ANY ({keys}) AND state = %(state)s RETURNING key
     """
     with transaction.atomic():
         write(f"CREATE TEMPORARY TABLE made_up (key {kind}, state text, words text[], numbers integer[])")
