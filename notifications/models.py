@@ -178,6 +178,8 @@ class DecidedAtOnce(models.Model):
 
     RECIPIENT_BYTES = 8
 
+    # Django needs a key. The table has none, because nothing refers to its rows.
+    pk = models.CompositePrimaryKey("recipient", "decided_on", "request", "position")
     recipient = BytesField()  # the first bytes of the key hash
     # There is no cascade, because it would search all rows for each deleted request.
     request = models.ForeignKey(
@@ -589,7 +591,7 @@ class Halt(models.Model):
     by = models.TextField(blank=True)  # an operator's name; empty for the server itself
     next_probe_at = models.DateTimeField(null=True)  # when the next push may test whether the halt can end
     probed_route_id = models.BigIntegerField(null=True)  # the route of the last probe: the next one goes to another
-    ended_at = models.DateTimeField(null=True, db_index=True)
+    ended_at = models.DateTimeField(null=True)
     ended_by = models.TextField(blank=True, default="", db_default="")  # an operator's name; empty for a probe
 
     objects = Halts.as_manager()

@@ -217,9 +217,6 @@ class Alert(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["incident", "event", "number", "target"], name="one_alert_for_each_target"),
         ]
-        indexes: ClassVar = [
-            models.Index(fields=["next_attempt_at"], condition=models.Q(sent_at=None), name="alert_unsent"),
-        ]
 
     def __str__(self) -> str:
         return f"{self.event} to {self.target}"

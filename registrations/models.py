@@ -141,7 +141,6 @@ class Registration(models.Model):
             # For the console's filters, in the order of its list. Indexes of other tables that end with id or a time
             # have the same purpose.
             models.Index(fields=["state", "id"], name="registration_state"),
-            models.Index(fields=["enabled", "id"], name="registration_enabled"),
             # PostgreSQL's statistics of this index contain the number of tombstones.
             models.Index(fields=["id"], condition=models.Q(state="unregistered"), name="registration_tombstone"),
             models.Index(

@@ -12,7 +12,7 @@ from kit.canary.runs import BaseRun
 
 class CanaryRunAdmin(FactAdmin):
     list_filter = (("state", WordFilter), ("cause", WordFilter))
-    ordering: ClassVar[Any] = ("-started_at",)
+    ordering: ClassVar[Any] = ("-pk",)
 
     def __init__(self, model: type[BaseRun], site: AdminSite) -> None:
         links = [milliseconds(f"{link.value}_ms", link.value.replace("_", " ")) for link in model.Link]

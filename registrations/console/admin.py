@@ -22,7 +22,7 @@ from kit.admin.lists.columns import (
     word,
     yes_no,
 )
-from kit.admin.lists.filters import RecentValuesFilter, WordFilter, YesNoFilter
+from kit.admin.lists.filters import RecentValuesFilter, WordFilter
 from kit.admin.lists.search import hash_digits, spellings
 from kit.admin.operations import Operated
 from kit.admin.times import HOUR
@@ -69,7 +69,7 @@ class RegistrationAdmin(Operated, FactAdmin):
         yes_no("enabled", "notified"),
         age("updated_at", "last change"),
     )
-    list_filter = (("state", WordFilter), ("enabled", YesNoFilter))
+    list_filter = (("state", WordFilter),)
     list_select_related = ("route",)
     shown: ClassVar[Any] = {
         "Registration": (

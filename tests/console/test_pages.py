@@ -184,7 +184,7 @@ def test_a_url_cannot_filter_by_a_lookup_that_is_not_offered(
     assert admin_client.get(list_url(model, **{lookup: "a"})).status_code == 400
 
 
-@pytest.mark.parametrize("query", [{"state__exact": "no such state"}, {"enabled__exact": "2"}, {"state__exact": ""}])
+@pytest.mark.parametrize("query", [{"state__exact": "no such state"}, {"state__exact": ""}])
 def test_an_invalid_choice_of_a_filter_queries_no_rows(admin_client: Client, query: dict[str, str]) -> None:
     make_rows()
 

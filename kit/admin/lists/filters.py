@@ -47,10 +47,6 @@ class LabelFilter(Alone, admin.ChoicesFieldListFilter):
         return super().queryset(request, queryset) if known.issuperset(asked) else queryset.none()
 
 
-class YesNoFilter(Alone, admin.BooleanFieldListFilter):
-    """A filter over a boolean field."""
-
-
 class OnlyFilter(admin.SimpleListFilter):
     """A filter with one choice, ``words``: the rows that meet ``condition``."""
 
