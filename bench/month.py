@@ -52,7 +52,7 @@ PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at I
 NOT_WAITED_FOR = "SELECT 0"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 LOOKS = {"inbox": Inbox.oldest, "replies": REPLY_ROWS.oldest, "due": f"SELECT EXISTS ({IS_DUE})"}
-LOOKS |= {"expired": f"SELECT EXISTS ({IS_EXPIRED})", "overdue": f"SELECT EXISTS ({settling.OVERDUE})"}
+LOOKS |= {"expired": f"SELECT EXISTS ({IS_EXPIRED})", "overdue": settling.OVERDUE}
 
 # The rows of the month have ids from here on. Those of the run itself come after them.
 FIRST_ID, CHUNK = 1_000_000, 200_000

@@ -26,10 +26,7 @@ from notifications.rules.reports import MISSING, SILENT, SUCCESS, TRIED, Request
 from registrations.models import Route
 
 OVERDUE: LiteralString = f"""
-    SELECT FROM notifications_openrequest WHERE reply_due_at >= %(nothing_before)s AND {IS_OVERDUE}
-"""
-OLDEST_REPLY_DUE: LiteralString = """
-    SELECT min(reply_due_at) FROM notifications_openrequest WHERE reply_due_at >= %(nothing_before)s
+    SELECT min(reply_due_at) FROM notifications_openrequest WHERE reply_due_at >= %(nothing_before)s AND {IS_OVERDUE}
 """
 NOT_REGISTERED = 1 + report_error(is_token_dead=True)
 

@@ -256,14 +256,13 @@ class Counting(Step):
     """Counts the waiting notifications of each queue, in the leader."""
 
     waits: LiteralString = UNCOUNTED
-    oldest: LiteralString = queues.OLDEST_DUE
     is_for_leader = True
 
     def __init__(self) -> None:
         self._counts = Counts()
 
     def work(self, batch: Batch) -> Work[Mapping[int, Part]]:
-        return Work(self._counts.step(now=batch.now, nothing_before=batch.nothing_before))
+        return Work(self._counts.step(now=batch.now))
 
     def committed(self, decided: Mapping[int, Part]) -> None:
         self._counts.keep(decided)
@@ -346,8 +345,7 @@ class Deadlines(Step):
     stored, and answers at once. What another process left due is found a little later.
     """
 
-    waits: LiteralString = settling.OVERDUE
-    oldest: LiteralString = settling.OLDEST_REPLY_DUE
+    oldest: LiteralString = settling.OVERDUE
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery

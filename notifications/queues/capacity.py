@@ -23,6 +23,7 @@ from typing import LiteralString, NamedTuple
 
 from django.conf import settings
 
+from kit.batches.marks import since
 from kit.db.statements import fetch, write
 from kit.http import MAX_CONNECTIONS
 from kit.processes import once
@@ -107,7 +108,7 @@ _COUNT_WAITING: LiteralString = f"""
         SELECT count(*) AS number, max(due_at) AS last_at FROM (
             SELECT due_at FROM notifications_opennotification
             WHERE queue_id = queue.id AND {WAITS}
-                AND due_at > coalesce(queue.after, %(nothing_before)s - interval '1 microsecond')
+                AND due_at > coalesce(queue.after, {since("Due")} - interval '1 microsecond')
             ORDER BY due_at LIMIT %(limit)s
         ) AS read
     ) AS part
@@ -138,15 +139,12 @@ class Counts:
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
 
-    def step(self, *, now: datetime, nothing_before: datetime) -> dict[int, Part]:
-        """Continue the old counts, write those that are complete, and return the progress of the others, for `keep`.
-
-        No waiting row has been due since before ``nothing_before``.
-        """
+    def step(self, *, now: datetime) -> dict[int, Part]:
+        """Continue the old counts, write those that are complete, and return the progress of the others, for `keep`."""
         ids = sorted(pk for (pk,) in fetch(UNCOUNTED, {"now": now}))
         parts = [self._parts.get(pk, Part()) for pk in ids]
         limit = COUNTED_AT_ONCE
-        asked = {"ids": ids, "after": [part.after for part in parts], "limit": limit, "nothing_before": nothing_before}
+        asked = {"ids": ids, "after": [part.after for part in parts], "limit": limit}
         rows = fetch(_COUNT_WAITING, asked) if ids else []
         before = dict(zip(ids, parts, strict=True))
         found = {pk: (before[pk].number + number, number, last_at) for pk, number, last_at in rows}

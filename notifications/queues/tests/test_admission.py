@@ -43,7 +43,7 @@ def admission(monkeypatch):
 def count(counts=None, *, now=NOW):
     """Sort the waiting notifications into their queues and count them, as workers do."""
     counts = counts or Counts()
-    counts.keep(counts.step(now=now, nothing_before=LONG_AGO))
+    counts.keep(counts.step(now=now))
 
 
 def make_phone(channel=GOOGLE, *, is_proven=True):
