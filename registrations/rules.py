@@ -21,7 +21,6 @@ APP_TOPIC = re.compile(r"[0-9A-Za-z.-]{1,255}")
 INSTALLATIONS_PER_KEY = 20
 # Limit of the installations that the deliveries to one address prove.
 PROVEN_PER_ADDRESS = 20
-DAY_SECONDS = 86_400.0
 
 
 class Refusal(StrEnum):

@@ -135,12 +135,11 @@ DRAW: LiteralString = f"""
     ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF registration, route SKIP LOCKED
 """
 # A process of the release before 0088 may have registered a tombstone again, and does not know that it is forgettable.
-# The state is compared as an expression that no index has. PostgreSQL may have analyzed the table while it was empty,
-# and then an index of all rows in one state seems as cheap as the right one.
-FORGET: LiteralString = f"""
+# A tombstone has no token.
+FORGET = """
     WITH oldest AS MATERIALIZED (
         SELECT id FROM registrations_registration
-        WHERE is_forgettable AND (state || '') = '{Registration.State.UNREGISTERED}' ORDER BY updated_at
+        WHERE is_forgettable AND access_token_digest IS NULL ORDER BY updated_at
         LIMIT least(1000, greatest(0, (
             SELECT count(*) FROM registrations_registration WHERE is_forgettable
         ) - %s))

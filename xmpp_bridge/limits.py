@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kit.buckets.bucket import CAPACITY, TOLERANCE, BucketLimits, Buckets, Charge, Limit, part, per_minute
-from registrations.rules import DAY_SECONDS
 
-HOUR_SECONDS = 3600.0
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86_400.0
 # A push with the same content within this time comes from several enabled clients of one device, and a stanza with the
 # same id is a repetition. Later it is not: some servers give all stanzas to a device one id. All wake-ups have the same
 # content. Their time is shorter, because a device may wake, fetch its messages and need another wake-up.
