@@ -8,11 +8,9 @@ the database has rows of its own, so that no batch waits for another one.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
-
-from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.db.partitions import day_of
@@ -44,16 +42,6 @@ class Beyond(NamedTuple):
     installation_id: str
     effect: Effect
     limit: str
-
-
-def push_limits() -> Mapping[str, BucketLimits]:
-    """Return the limits of each bucket of pushes."""
-    return {
-        PushLimit.ADDRESS: settings.ROUTE_LIMITS,
-        PushLimit.APART: APART_LIMITS,
-        PushLimit.SENDER: settings.SENDER_LIMITS,
-        PushLimit.SERVER: settings.GLOBAL_LIMITS,
-    }
 
 
 def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:

@@ -26,16 +26,6 @@ from kit.db.statements import Statement, fetch, new_ids, write, write_rows
 from kit.metrics import count
 from notifications import metrics
 from notifications.acceptance import statements
-from notifications.models import (
-    AnsweredRequest,
-    EndedAttempt,
-    EndedNotification,
-    Notification,
-    OpenNotification,
-    OpenRequest,
-    RefusedRequest,
-    RequestDigest,
-)
 from notifications.queues.claim import Claim
 from notifications.rules.deadlines import lease_until
 from notifications.rules.policy import Verdict
@@ -129,27 +119,6 @@ class Known(NamedTuple):
 def digest_of(bridge: str, request_key: bytes) -> bytes:
     """Return the 16 bytes that identify a request, also after its row is removed."""
     return hashlib.sha256(bridge.encode() + b"\0" + request_key).digest()[:DIGEST_BYTES]
-
-
-def forget_keys(keys: Iterable[tuple[str, bytes]]) -> None:
-    """Forget these requests, each given by bridge and key, so that they may come again."""
-    digests = [digest_of(bridge, key) for bridge, key in keys]
-    for known in (RequestDigest, RefusedRequest):
-        known.objects.filter(digest__in=digests).delete()
-
-
-def remove_notifications(notification_ids: Collection[int]) -> None:
-    """Remove notifications with their attempts. The caller has locked the open ones."""
-    EndedAttempt.objects.filter(notification__in=notification_ids).delete()
-    for notifications in (OpenNotification, EndedNotification):
-        notifications.objects.filter(pk__in=notification_ids).delete()
-
-
-def remove_requests(request_ids: Collection[int]) -> None:
-    """Remove requests with their notifications and attempts. The caller has locked the open ones."""
-    remove_notifications(set(Notification.objects.filter(request__in=request_ids).values_list("pk", flat=True)))
-    for requests in (OpenRequest, AnsweredRequest):
-        requests.objects.filter(pk__in=request_ids).delete()
 
 
 def find_known(

@@ -10,9 +10,10 @@ from http import HTTPStatus
 from django.apps import apps
 from django.conf import settings
 
+from kit.buckets.bucket import BucketLimits
 from kit.health.indicators import duration
 from kit.operations import parts
-from notifications.acceptance.limits import push_limits
+from notifications.acceptance.limits import APART_LIMITS
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification
 from notifications.rules.policy import Verdict, Wish
@@ -170,8 +171,14 @@ def beyond(effect: str, limit: str) -> str:
     A limit that only another version of the server has is shown by its name.
     """
     of_parts = {name: words for part in parts() for name, words in part.push_limits.items()}
-    bucket, figures = push_limits().get(limit.removesuffix("_long")), ""
-    if bucket:
+    buckets: Mapping[str, BucketLimits] = {
+        PushLimit.ADDRESS: settings.ROUTE_LIMITS,
+        PushLimit.APART: APART_LIMITS,
+        PushLimit.SENDER: settings.SENDER_LIMITS,
+        PushLimit.SERVER: settings.GLOBAL_LIMITS,
+    }
+    figures = ""
+    if bucket := buckets.get(limit.removesuffix("_long")):
         allowed = bucket[-1 if limit.endswith("_long") else 0]
         figures = f"{allowed.tokens:,g} pushes in {duration(allowed.seconds)}"
     named = (LIMITS | of_parts).get(limit, limit).format(figures=figures, waiting=settings.MAX_OPEN_PER_ROUTE)

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from kit.display import counted
-from notifications.acceptance.storing import forget_keys, remove_notifications, remove_requests
+from notifications.console.removal import forget_keys, remove_notifications, remove_requests
 from notifications.models import (
     BeyondLimit,
     DecidedAtOnce,

@@ -19,8 +19,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from kit.canary.engine import ANSWER_SECONDS, Canary, ChainBroken, Diagnosis, Links, wait_for
-from notifications.acceptance.storing import remove_requests
 from notifications.console.canary import Push, find_push, push_trouble
+from notifications.console.removal import remove_requests
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.models import RegistrationEvent, Route
 from xmpp_bridge.codec.answers import write_values

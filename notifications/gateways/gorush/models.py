@@ -7,17 +7,17 @@ memory only, and each batch adds the sums to their table.
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, LiteralString
 
 import structlog
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import DatabaseError, InterfaceError, models
-from django.db.models import F
 
+from kit.db.statements import fetch
 from kit.processes import once
 from notifications.gateways.gorush.errors import (
     ANY_PLATFORM,
@@ -203,13 +203,13 @@ class UnknownErrors:
         """Add the counts to the table. When the database is unreachable, keep them for the next time."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        for key in sorted(counts):
-            try:
-                count_unknown(*key, counts[key], now=now)
-            except (DatabaseError, InterfaceError) as error:
-                log.warning("unknown_errors_not_recorded", error=type(error).__name__)
-                return self._add(counts)
-            del counts[key]
+        try:
+            new = count_unknown(counts, now=now) if counts else []
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("unknown_errors_not_recorded", error=type(error).__name__)
+            return self._add(counts)
+        for platform, signature in new:
+            log.warning("gateway_error_unknown", platform=platform, signature=signature)
         return None
 
     def _add(self, counts: dict[Key, int]) -> None:
@@ -222,22 +222,24 @@ class UnknownErrors:
 unknown_errors = once(UnknownErrors)
 
 
-def count_unknown(platform: str, signature: str, count: int, *, now: datetime) -> None:
-    """Add to the count of one error.
-
-    Each statement commits alone, so that two workers that count the same errors cannot dead-lock.
-    """
-    rows = UnknownGatewayError.objects.filter(platform=platform, signature=signature)
-    if rows.update(count=F("count") + count, last_seen_at=now):
-        return
-    seen = {"first_seen_at": now, "last_seen_at": now}
-    _, is_new = UnknownGatewayError.objects.get_or_create(platform=platform, signature=signature, defaults=seen)
-    rows.update(count=F("count") + count)
-    if is_new:
-        log.warning("gateway_error_unknown", platform=platform, signature=signature)
-        _free_capacity()
+# In the order of the keys, so that two workers which count the same errors wait for each other.
+_COUNT_UNKNOWN: LiteralString = """
+    INSERT INTO notifications_unknowngatewayerror AS error (platform, signature, count, first_seen_at, last_seen_at)
+    SELECT platform, signature, count, %(now)s, %(now)s
+    FROM unnest(%(platforms)b::text[], %(signatures)b::text[], %(counts)b::bigint[]) AS new (platform, signature, count)
+    ORDER BY platform, signature
+    ON CONFLICT (platform, signature)
+    DO UPDATE SET count = error.count + excluded.count, last_seen_at = excluded.last_seen_at
+    RETURNING platform, signature, first_seen_at = %(now)s
+"""
 
 
-def _free_capacity() -> None:
-    newest_first = UnknownGatewayError.objects.order_by("-last_seen_at", "-pk").values_list("pk", flat=True)
-    UnknownGatewayError.objects.filter(pk__in=list(newest_first[MAX_SIGNATURES_STORED:])).delete()
+def count_unknown(counts: Mapping[Key, int], *, now: datetime) -> list[Key]:
+    """Add to the counts of these errors, and return those that were never seen before."""
+    platforms, signatures = zip(*counts, strict=True)
+    columns = {"platforms": list(platforms), "signatures": list(signatures), "counts": list(counts.values())}
+    new = [(platform, text) for platform, text, is_new in fetch(_COUNT_UNKNOWN, {**columns, "now": now}) if is_new]
+    if new:
+        newest_first = UnknownGatewayError.objects.order_by("-last_seen_at", "-pk").values_list("pk", flat=True)
+        UnknownGatewayError.objects.filter(pk__in=list(newest_first[MAX_SIGNATURES_STORED:])).delete()
+    return new

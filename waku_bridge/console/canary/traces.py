@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import QuerySet
 
-from notifications.acceptance.storing import forget_keys, remove_requests
 from notifications.console.canary import find_push
+from notifications.console.removal import forget_keys, remove_requests
 from notifications.models import Attempt, NotificationRequest
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.codec import topics
