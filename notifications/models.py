@@ -178,7 +178,6 @@ class DecidedAtOnce(models.Model):
 
     RECIPIENT_BYTES = 8
 
-    # Django needs a key. The table has none, because nothing refers to its rows.
     pk = models.CompositePrimaryKey("recipient", "decided_on", "request", "position")
     recipient = BytesField()  # the first bytes of the key hash
     # There is no cascade, because it would search all rows for each deleted request.
@@ -187,9 +186,6 @@ class DecidedAtOnce(models.Model):
     )
     position = models.SmallIntegerField()
     decided_on = models.DateField()  # the UTC day
-
-    class Meta:
-        indexes: ClassVar = [models.Index(fields=["recipient", "decided_on", "request"], name="decided_recipient")]
 
     def __str__(self) -> str:
         return f"Position {self.position} of request {self.request_id}"

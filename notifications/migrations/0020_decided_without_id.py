@@ -5,7 +5,7 @@ import kit.db.fields
 
 
 class Migration(migrations.Migration):
-    """Remove the id of pushes that were decided at once, and its index. Nothing refers to them."""
+    """Find pushes that were decided at once by their primary key. Their id, to which nothing refers, goes."""
 
     dependencies = [("notifications", "0019_halt_ended_at")]
     operations = [
@@ -39,13 +39,14 @@ class Migration(migrations.Migration):
                             ),
                         ),
                     ],
-                    {
-                        "indexes": [
-                            models.Index(fields=["recipient", "decided_on", "request"], name="decided_recipient")
-                        ]
-                    },
                 ),
             ],
-            database_operations=[migrations.RunSQL("ALTER TABLE notifications_decidedatonce DROP COLUMN id")],
+            database_operations=[
+                migrations.RunSQL("""
+                    DROP INDEX decided_recipient;
+                    ALTER TABLE notifications_decidedatonce DROP COLUMN id,
+                        ADD PRIMARY KEY (recipient, decided_on, request_id, position);
+                """),
+            ],
         ),
     ]

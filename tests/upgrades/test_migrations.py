@@ -53,7 +53,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("notifications", "0014_one_table_of_halts"): POSTPONED,
     ("notifications", "0015_reports_in_requests"): POSTPONED,
     ("notifications", "0017_due_times"): POSTPONED,
-    ("notifications", "0020_decided_without_id"): "the release before reads this column on the page of a user alone",
+    (
+        "notifications",
+        "0020_decided_without_id",
+    ): "few pushes are decided at once, and the release before reads none of these columns",
     ("pushserver", "0006_one_table_of_counts"): POSTPONED,
     ("pushserver", "0007_failed_logins"): "these tables have a few rows, and nobody logs in for the moment",
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
