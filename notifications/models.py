@@ -154,16 +154,12 @@ class RefusedHour(models.Model):
     It stays for as long as notifications. Each session of the database has rows of its own, as in `BeyondLimit`.
     """
 
+    pk = models.CompositePrimaryKey("begin_at", "bridge", "verdict", "session")
     begin_at = models.DateTimeField()
     bridge = models.TextField()
     verdict = models.SmallIntegerField()  # as in `NotificationRequest.decided`
     session = models.IntegerField()  # the process id of the session
     count = models.PositiveIntegerField()
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["begin_at", "bridge", "verdict", "session"], name="one_count_of_an_hour"),
-        ]
 
     def __str__(self) -> str:
         return f"{self.count} of verdict {self.verdict}"
@@ -197,6 +193,7 @@ class BeyondLimit(models.Model):
     Each session of the database has rows of its own, so that no batch waits for another one.
     """
 
+    pk = models.CompositePrimaryKey("recipient", "installation_id", "begin_at", "effect", "push_limit", "session")
     recipient = BytesField()  # as in `DecidedAtOnce`; empty for devices of a bridge without keys
     installation_id = models.TextField(blank=True)  # empty for all installations together
     begin_at = models.DateTimeField()  # of the day, or of the minute
@@ -206,12 +203,6 @@ class BeyondLimit(models.Model):
     count = models.PositiveIntegerField()
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["recipient", "installation_id", "begin_at", "effect", "push_limit", "session"],
-                name="one_count_beyond_a_limit",
-            ),
-        ]
         indexes: ClassVar = [BrinIndex(fields=["begin_at"], name="beyond_limit_begin")]  # for their retention
 
     def __str__(self) -> str:

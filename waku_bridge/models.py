@@ -258,11 +258,6 @@ class EndedReply(ReplyFacts):
             # For the count of lost replies on the dashboard, and for lists of lost and abandoned ones: where no store
             # answers, nearly all of the index above is unconfirmed ones.
             models.Index(fields=["created_at"], condition=LOST_REPLIES, name="reply_lost"),
-            models.Index(
-                fields=["message_type", "id"],
-                condition=models.Q(message_type__in=[15, 16, 17, 18, 19, 20]),  # all but answers to requests
-                name="reply_type",
-            ),
         ]
 
 
@@ -313,7 +308,6 @@ class DeadLetter(models.Model):
     received_at = models.DateTimeField(db_index=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["reason", "received_at"], name="dead_letter_reason")]
         permissions: ClassVar = [("operate_deadletter", "Can read dead letters again, and drop them")]
 
     def __str__(self) -> str:

@@ -219,7 +219,7 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", ReplyStateFilter), LostFilter, ("message_type", LabelFilter))
+    list_filter = (("state", ReplyStateFilter), LostFilter)
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),
