@@ -5,7 +5,6 @@ A gateway is a client (I/O) around two pure functions, which build the request a
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from typing import Protocol
 
 from kit.processes import once
@@ -42,7 +41,6 @@ _openers: dict[str, Callable[[], Gateway]] = {}
 def register(name: str, open_gateway: Callable[[], Gateway]) -> None:
     """Register a gateway. ``open_gateway`` is called once in a process."""
     _openers[name] = once(open_gateway)
-    gateway_for.cache_clear()
 
 
 def names() -> list[str]:
@@ -56,14 +54,13 @@ def open_all() -> None:
     A process that sends does so at its start, with the same code as everything else that it runs: the next release may
     replace the files before its first push.
     """
-    for name in names():
-        gateway_for(name)
+    for open_gateway in _openers.values():
+        open_gateway()
 
 
-@cache  # it is called twice for each push
 def gateway_for(name: str) -> Gateway:
     """Return the gateway of a route. For an unknown name, return a gateway that takes no pushes."""
-    return _openers[name]() if name in _openers else AbsentGateway()
+    return _openers.get(name, AbsentGateway)()
 
 
 class AbsentGateway:

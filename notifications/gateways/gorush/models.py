@@ -154,24 +154,17 @@ class CurrentRules:
         self._load = load
         self._clock = clock
         self._due_at = clock()
-        self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Load the rules when they are old.
-
-        The old ones stay in use while another thread loads them, or when the database is unreachable.
-        """
-        if self._clock() < self._due_at or not self._lock.acquire(blocking=False):
+        """Load the rules when they are old. The old ones stay in use while the database is unreachable."""
+        if self._clock() < self._due_at:
             return
+        self._due_at = self._clock() + REFRESH_SECONDS
         try:
-            self._due_at = self._clock() + REFRESH_SECONDS
-            self._replace(self._load())
+            rules = self._load()
         except (DatabaseError, InterfaceError) as error:
             log.warning("error_rules_not_loaded", error=type(error).__name__)
-        finally:
-            self._lock.release()
-
-    def _replace(self, rules: Rules) -> None:
+            return
         if rules != self.rules:
             self.rules = rules
             log.info("error_rules_changed", count=len(rules))
