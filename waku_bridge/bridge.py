@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from kit.batches.batch import Step, Wakeup
-from kit.batches.journal import InFlightJournal
 from kit.http import lasting_connections
 from kit.processes import once
 from notifications import bridges
 from notifications.delivery.steps import Delivery
+from waku_bridge.inbox.journal import InFlightJournal
 from waku_bridge.inbox.steps import InboxIntake
 from waku_bridge.messages import BRIDGE
 from waku_bridge.node import WakuNode

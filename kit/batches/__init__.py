@@ -1,1 +1,1 @@
-"""Batches: workers process one batch after another, and journal the items in progress. See docs/architecture.md."""
+"""Batches: workers process one batch after another. See docs/architecture.md."""

@@ -16,7 +16,6 @@ from django.db import connection
 from django.db.models import F
 
 from kit.batches.batch import Wakeup
-from kit.batches.journal import InFlightJournal
 from kit.batches.worker import Worker
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import Share, SharedBuckets, own_buckets
@@ -50,6 +49,7 @@ from tests.rig.rows import apn_token, delete_all, make_envelope, make_registrati
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbox import inbox, processing, queries
+from waku_bridge.inbox.journal import InFlightJournal
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS
 from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.messages import MessageType, RegistrationError, WakuMessage

@@ -18,7 +18,6 @@ from typing import LiteralString
 from django.conf import settings
 
 from kit.batches.batch import Batch, Step, Work
-from kit.batches.journal import CrashReports, InFlightJournal
 from kit.buckets.bucket import Buckets
 from kit.buckets.shared import own_buckets, own_share
 from notifications.acceptance.storing import find_repeats
@@ -27,6 +26,7 @@ from registrations.messages import Named
 from registrations.routes import find_proven_addresses
 from waku_bridge.inbox import faults, inbox, processing
 from waku_bridge.inbox.inbox import POSTPONED, WAITING, Item, Taken
+from waku_bridge.inbox.journal import InFlightJournal
 from waku_bridge.inbox.priority import (
     QUERY_SHARE,
     SHARE,
@@ -41,8 +41,8 @@ from waku_bridge.inbox.priority import (
 from waku_bridge.inbox.processing import Processed
 from waku_bridge.messages import BRIDGE, Query
 
-# Crashes after which an envelope is processed in a batch of its own.
-CRASHES_BEFORE_ALONE = 2
+# Deaths after which an envelope is processed in a batch of its own.
+DEATHS_BEFORE_ALONE = 2
 
 
 class InboxStep(Step):
@@ -174,7 +174,7 @@ class Postponed(InboxStep):
         self._intake.took_from_inbox = False  # the next batch may skip the step of the inbox
         taken = inbox.take_postponed(min(batch.limit, units))
         batch.taken = taken.items
-        self._intake.journal.add([item.hash for item in taken.items])
+        self._intake.journal.hold([item.hash for item in taken.items])
         items = processing.open_all(taken.items, now=batch.now)
         costs = _costs(items)
         late = self._intake.find_late_queries(items, costs)
@@ -200,7 +200,6 @@ class InboxIntake:
         self.took_from_inbox = False  # whether the inbox's step of this batch took envelopes
         self.capacity = Buckets()  # for what is kept of envelopes that nothing follows from
         self.priority = Priority(settings.ROUTE_LIMITS[:1], lambda: own_share().part)
-        self._crash_reports = CrashReports(journal.path.parent)
 
     def steps(self) -> list[Step]:
         """Return new steps, in the order in which a batch runs them."""
@@ -218,13 +217,13 @@ class InboxIntake:
 
         Give up those that killed another process when they were alone.
         """
-        crashes = self._crash_reports.count()
-        if not crashes:
+        deaths = self.journal.count_deaths()
+        if not deaths:
             return []
-        found = inbox.still_waiting(crashes.keys())
-        self._crash_reports.forget(crashes.keys() - found.keys())
+        found = inbox.still_waiting(deaths.keys())
+        self.journal.forget(deaths.keys() - found.keys())
         waiting = [each for each, can_be_taken in found.items() if can_be_taken]
-        faults.give_up([each for each in waiting if crashes[each] > CRASHES_BEFORE_ALONE], now=now)
-        suspects = [each for each in waiting if crashes[each] == CRASHES_BEFORE_ALONE]
+        faults.give_up([each for each in waiting if deaths[each] > DEATHS_BEFORE_ALONE], now=now)
+        suspects = [each for each in waiting if deaths[each] == DEATHS_BEFORE_ALONE]
         inbox.recall(suspects)
         return suspects
