@@ -396,6 +396,21 @@ def test_the_push_of_a_killed_worker_waits_behind_a_halt_and_is_closed_there_whe
     assert (row.message, row.ambiguous_count, Attempt.objects.get().code) == (None, 1, "worker_lost")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_row_stops_no_other_whether_it_is_due_or_left_by_a_killed_worker():
+    locked, others = [make_due(), make_due()], [make_due(), make_due()]
+    claimed(locked[0], others[0])  # long ago, by a worker that was killed
+    deliverer = DeliveryProcess()
+    with other_session() as session:
+        session.execute(
+            "SELECT FROM notifications_opennotification WHERE id = ANY (%s) FOR UPDATE", [[row.pk for row in locked]]
+        )
+        deliverer.process_until(lambda: {fresh(row).state for row in others} == {State.DELIVERED})
+        assert [fresh(row).state for row in locked] == [State.IN_FLIGHT, State.PENDING]
+    deliverer.process_until(lambda: {fresh(row).state for row in locked} == {State.DELIVERED})
+    assert [fresh(row).ambiguous_count for row in [*locked, *others]] == [1, 0, 1, 0]
+
+
 def test_a_late_success_counts_although_the_lease_was_lost():
     notification = make_due()
     [held] = claimed(notification)

@@ -3,6 +3,9 @@
 A process of its own forks a worker for each place: before a statement, before or after a commit, and before or after a
 push or a publication. The worker processes batches until all work is done, or until SIGKILL strikes at that place.
 Another one finishes the work each time. A push of the killed worker may be sent once more, with the same collapse id.
+
+The same happens to a worker that SIGSTOP stops at a place, with whatever it has locked. It goes on when its leases have
+long ended.
 """
 
 import itertools
@@ -23,13 +26,14 @@ from django.db import connection
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.base import DatabaseWrapper
 from kit.db.statements import fetch
-from notifications.messages import Outcome, Result
+from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from notifications.rules.transitions import OPEN
+from registrations.messages import TokenType
 from tests.rig import databases
 from tests.rig.budget import first_everyday
-from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, push, put, replies_to, request
-from tests.rig.delivering import Process, SilentGateway
+from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, anybody, push, put, replies_to, request
+from tests.rig.delivering import Process, SilentGateway, prove
 from tests.rig.rows import make_registration
 from tests.rig.statements import before_each_statement
 from waku_bridge.codec.topics import message_hash
@@ -63,9 +67,20 @@ class Mortal:
             text=True,
         )
 
-    def live(self, strike_at: int = 0) -> int:
-        """Make a worker do all the work, and return its exit code."""
-        self._process.stdin.write(f"{strike_at}\n")
+    def live(self, strike_at: int = 0, *, by: int = signal.SIGKILL) -> int:
+        """Make a worker do all the work, and return its exit code, or the negative number of the signal."""
+        return self._ask("live", strike_at, by)
+
+    def work_beside_it(self) -> int:
+        """Make a worker process what was put last, while another one is stopped. Return its exit code."""
+        return self._ask("beside", 0, 0)
+
+    def go_on(self) -> int:
+        """Make the worker that was stopped do all the work, and return its exit code."""
+        return self._ask("on", 0, 0)
+
+    def _ask(self, *words: object) -> int:
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -128,10 +143,16 @@ def check_answer(mortal: Mortal) -> None:
 
 
 def hand_over() -> None:
-    """Let time pass: another worker may claim the killed worker's rows, and its replies are due."""
-    fetch("UPDATE notifications_opennotification SET due_at = now() - interval '1 second' WHERE state = 'in_flight'")
-    fetch("UPDATE notifications_openrequest SET reply_due_at = now() - interval '1 second'")
-    fetch("UPDATE waku_bridge_openreply SET due_at = now() WHERE state = 'pending'")
+    """Let time pass: another worker may claim the rows of the killed or stopped one, and its replies are due. What the
+    stopped one has locked stays as it is.
+    """
+    for table, change, where in (
+        ("notifications_opennotification", "due_at = now() - interval '1 second'", "state = 'in_flight'"),
+        ("notifications_openrequest", "reply_due_at = now() - interval '1 second'", "TRUE"),
+        ("waku_bridge_openreply", "due_at = now()", "state = 'pending'"),
+    ):
+        ids = f"SELECT id FROM {table} WHERE {where} FOR UPDATE SKIP LOCKED"
+        fetch(f"UPDATE {table} SET {change} WHERE id IN ({ids})")
 
 
 def is_killed_at(place: int, mortal: Mortal) -> bool:
@@ -157,23 +178,68 @@ def test_a_worker_may_be_killed_at_any_place(step: int, mortal: Mortal) -> None:
     assert place > FEWEST_PLACES
 
 
+def is_stopped_at(place: int, mortal: Mortal) -> bool:
+    """Stop a worker at that place, if it reaches it, have another one work, and let it go on when its leases have
+    ended. Check the result, and return whether the worker was stopped.
+    """
+    mortal.forget()
+    prepare()
+    prove(ChannelKey(TokenType.FIREBASE, ""))  # others would wait for the first delivery of an app to be committed
+    end = mortal.live(place, by=signal.SIGSTOP)
+    assert end in {0, -signal.SIGSTOP}
+    if end:
+        hand_over()
+        other = anybody()
+        make_registration(public_key_hash=other.key_hash, installation_id=UUID, access_token=TOKEN)
+        put(request(push(other, message=b"another")))
+        assert mortal.work_beside_it() == 0
+        assert mortal.go_on() == 0
+    sent = Counter(mortal.sent("push"))
+    for notification in Notification.objects.all():
+        times = sent.pop(bytes(notification.collapse_id).hex())
+        assert (notification.state, notification.report) == ("delivered", "success")
+        assert 1 <= times <= notification.attempt_count <= 2
+        # The worker beside it may end without the result of a second push, and the late result of the first ends both.
+        assert notification.attempts.filter(outcome="delivered").exists()
+        assert not notification.attempts.filter(outcome=None).exists()
+    replies = {bytes(reply.message_hash).hex() for reply in OutboundReply.objects.filter(state="published")}
+    assert not sent
+    assert set(mortal.sent("reply")) == replies
+    assert len(replies) == OutboundReply.objects.count() == Notification.objects.count() == (2 if end else 1)
+    return end != 0
+
+
+@pytest.mark.parametrize("step", first_everyday(7, 2))
+def test_a_worker_may_be_stopped_at_any_place_and_go_on(step: int, mortal: Mortal) -> None:
+    place = next(place for place in itertools.count(1, step) if not is_stopped_at(place, mortal))
+    assert place > FEWEST_PLACES
+
+
 # The workers ----------------------------------------------------------------------------------------------------------
 
 
 class Fate:
-    """Counter of places that kills its process at one of them. It records pushes and publications in a file, which
-    survives the process.
+    """Counter of places that kills or stops its process at one of them. It records pushes and publications in a file,
+    which survives the process.
     """
 
-    def __init__(self, strike_at: int, record: str) -> None:
+    def __init__(self, strike_at: int, by: int, record: str) -> None:
         self._strike_at = strike_at
+        self._by = by
         self._places = itertools.count(1)
         self._file = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.is_armed = True
 
     def pass_by(self, _statement: str = "") -> None:
         if self.is_armed and next(self._places) == self._strike_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._by)
+
+    def is_spared(self, function: Callable[[], bool]) -> bool:
+        """Call a function whose statements are no places."""
+        self.is_armed = False
+        result = function()
+        self.is_armed = True
+        return result
 
     def note(self, kind: str, name: str) -> None:
         self.pass_by()
@@ -196,12 +262,12 @@ def around_each_commit(function: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def live_until(strike_at: int, record: str) -> None:
+def live_until(is_done: Callable[[], bool], fate: Fate) -> None:
     """Process batches until all work is done."""
     outbox.NOTED_WITHIN_SECONDS = NOTED_WITHIN_SECONDS
-    process = _process(fate := Fate(strike_at, record))
+    process = _process(fate)
     with before_each_statement(fate.pass_by), around_each_commit(fate.pass_by):
-        process.process_until(lambda: _is_done(fate), seconds=DEADLINE_SECONDS)
+        process.process_until(lambda: fate.is_spared(is_done), seconds=DEADLINE_SECONDS)
 
 
 def _process(fate: Fate) -> Process:
@@ -219,33 +285,41 @@ def _process(fate: Fate) -> Process:
     return Process(Gateway(), nodes=[Node()])
 
 
-def _is_done(fate: Fate) -> bool:
-    fate.is_armed = False
+def is_all_done() -> bool:
     waiting = (
         InboundEnvelope.objects.filter(state="received"),
         NotificationRequest.objects.filter(state="waiting"),
         Notification.objects.filter(state__in=OPEN),
         OutboundReply.objects.filter(state="pending"),
     )
-    is_done = not any(rows.exists() for rows in waiting)
-    fate.is_armed = True
-    return is_done
+    return not any(rows.exists() for rows in waiting)
+
+
+def is_last_done() -> bool:
+    last = InboundEnvelope.objects.latest("received_at").hash
+    is_published = OutboundReply.objects.filter(envelope_hash=last, state="published").exists()
+    return is_published and Notification.objects.filter(request__source_key=last, state="delivered").exists()
 
 
 def work_and_die(record: str) -> None:
-    """Fork a child for each line of input, the number of a place. Print the exit code of each."""
+    """Fork a child for each line of input, or let the stopped one go on. Print the exit code of each, or its signal."""
+    stopped = 0
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            _live_and_die(int(line), record)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the test reads it
+        word, place, by = line.split()
+        if word == "on":
+            os.kill(child := stopped, signal.SIGCONT)
+        elif not (child := os.fork()):
+            _live_and_die(is_last_done if word == "beside" else is_all_done, Fate(int(place), int(by), record))
+        _, status = os.waitpid(child, os.WUNTRACED)
+        stopped = child if os.WIFSTOPPED(status) else stopped
+        code = -os.WSTOPSIG(status) if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+        print(code, flush=True)  # noqa: T201 - the test reads it
 
 
-def _live_and_die(strike_at: int, record: str) -> None:
+def _live_and_die(is_done: Callable[[], bool], fate: Fate) -> None:
     code = 1
     try:
-        live_until(strike_at, record)
+        live_until(is_done, fate)
         code = 0
     except BaseException:  # noqa: BLE001 - the parent goes on
         traceback.print_exc()
