@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from registrations.messages import DeviceAddress, Environment, TokenType
 from xmpp_bridge.codec.answers import FormField
-from xmpp_bridge.messages import BAD_REQUEST, BUSY, FORBIDDEN, NOT_FOUND, TROUBLE, StanzaError
+from xmpp_bridge.messages import Errors, StanzaError
 
 MAX_DEVICE_ID_CHARACTERS = 255
 APN_TOKEN = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
@@ -32,11 +32,11 @@ ACTIONS: Mapping[str, Action] = {
 
 # The outcome of a refused command, by the error that answers it.
 OUTCOMES: Mapping[StanzaError, str] = {
-    NOT_FOUND: "not_found",
-    FORBIDDEN: "forbidden",  # the sender is no account, or its domain is not served
-    BUSY: "busy",  # beyond a limit
-    BAD_REQUEST: "bad_request",
-    TROUBLE: "not_stored",  # the database is away
+    Errors.NOT_FOUND: "not_found",
+    Errors.FORBIDDEN: "forbidden",  # the sender is no account, or its domain is not served
+    Errors.BUSY: "busy",  # beyond a limit
+    Errors.BAD_REQUEST: "bad_request",
+    Errors.TROUBLE: "not_stored",  # the database is away
 }
 # The actions of a command (XEP-0050) that request its execution.
 PHASES = frozenset({"execute", "next", "complete"})
@@ -58,7 +58,7 @@ def read_device_id(fields: Mapping[str, str]) -> str:
     """
     device_id = fields.get("device-id") or fields.get("android-id") or ""
     if not 0 < len(device_id) <= MAX_DEVICE_ID_CHARACTERS:
-        raise CommandRefused(BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
+        raise CommandRefused(Errors.BAD_REQUEST, f"device-id: 1 to {MAX_DEVICE_ID_CHARACTERS} characters")
     return device_id
 
 
@@ -70,15 +70,15 @@ def read_address(action: Action, fields: Mapping[str, str]) -> DeviceAddress:
     token = fields.get("token", "")
     if action.token_type != TokenType.APN:
         if not FIREBASE_TOKEN.fullmatch(token):
-            raise CommandRefused(BAD_REQUEST, "token: not a registration token of Firebase")
+            raise CommandRefused(Errors.BAD_REQUEST, "token: not a registration token of Firebase")
         return DeviceAddress(token)
     call_token, environment = fields.get("voip-token", ""), fields.get("environment") or Environment.PRODUCTION.value
     if not APN_TOKEN.fullmatch(token):
-        raise CommandRefused(BAD_REQUEST, "token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(Errors.BAD_REQUEST, "token: not a device token of Apple in hexadecimal digits")
     if call_token and not APN_TOKEN.fullmatch(call_token):
-        raise CommandRefused(BAD_REQUEST, "voip-token: not a device token of Apple in hexadecimal digits")
+        raise CommandRefused(Errors.BAD_REQUEST, "voip-token: not a device token of Apple in hexadecimal digits")
     if environment not in list(Environment):
-        raise CommandRefused(BAD_REQUEST, "environment: production or development")
+        raise CommandRefused(Errors.BAD_REQUEST, "environment: production or development")
     return DeviceAddress(token.lower(), call_token.lower(), environment)
 
 

@@ -22,32 +22,12 @@ from notifications.acceptance import acceptance
 from registrations.messages import DeviceAddress, TokenType
 from registrations.models import RegistrationEvent, Route
 from registrations.quotas import parameters_of
-from xmpp_bridge import statements
+from xmpp_bridge import commands, statements
 from xmpp_bridge.codec import answers
-from xmpp_bridge.commands import (
-    ACTIONS,
-    PHASES,
-    Action,
-    CommandRefused,
-    form_fields,
-    read_address,
-    read_device_id,
-)
+from xmpp_bridge.commands import Action, CommandRefused
 from xmpp_bridge.identity import canary_apps, client_keys, device_keys, issue, keys_named, owner_keys, session_ids
 from xmpp_bridge.limits import RATES, Limits
-from xmpp_bridge.messages import (
-    BAD_REQUEST,
-    BRIDGE,
-    BUSY,
-    FORBIDDEN,
-    NOBODY,
-    NOT_FOUND,
-    Command,
-    Jid,
-    Origin,
-    StanzaError,
-    parse_jid,
-)
+from xmpp_bridge.messages import BRIDGE, NOBODY, Command, Errors, Jid, Origin, StanzaError, parse_jid
 from xmpp_bridge.metrics import ANNOUNCED, COMMANDS
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.rules import Domains
@@ -104,23 +84,25 @@ class Registering:
 
     def _answer(self, command: Command, *, now: datetime) -> tuple[bytes, str]:
         origin, node = command.origin, command.node
-        action = ACTIONS.get(node)
+        action = commands.ACTIONS.get(node)
         if action is None:
-            raise CommandRefused(NOT_FOUND)
+            raise CommandRefused(Errors.NOT_FOUND)
         account = self._authorise(command, now=now)
         sessions = session_ids(node, origin.sender)
         session = command.session or sessions[0]
         if session not in sessions:
-            raise CommandRefused(BAD_REQUEST, UNKNOWN_SESSION)
+            raise CommandRefused(Errors.BAD_REQUEST, UNKNOWN_SESSION)
         if command.action == "cancel":
-            return answers.write_command_canceled(origin, node, session), "canceled"
-        if command.action not in PHASES:
-            raise CommandRefused(BAD_REQUEST)
+            return answers.write_command(origin, node, session, "canceled"), "canceled"
+        if command.action not in commands.PHASES:
+            raise CommandRefused(Errors.BAD_REQUEST)
         if command.fields is None:
-            fields = form_fields(action, [app.slug for app in _apps_for(action)])
-            return answers.write_command_form(origin, node, session, action.name, INSTRUCTIONS, fields), "form"
+            fields = commands.form_fields(action, [app.slug for app in _apps_for(action)])
+            form = answers.write_form(action.name, INSTRUCTIONS, fields)
+            return answers.write_command(origin, node, session, "executing", form), "form"
         done = self._carry_out(action, account, command, now=now)
-        return answers.write_command_result(origin, node, session, done.values), done.outcome
+        values = answers.write_values(done.values, "result") if done.values else ""
+        return answers.write_command(origin, node, session, "completed", values), done.outcome
 
     def _carry_out(self, action: Action, account: Jid, command: Command, *, now: datetime) -> Done:
         service = parse_jid(command.origin.service) or NOBODY
@@ -136,9 +118,9 @@ class Registering:
         """
         sender = parse_jid(command.origin.sender) or NOBODY
         if not (sender.local and sender.resource and self._domains.serve(sender.domain)):
-            raise CommandRefused(FORBIDDEN)
+            raise CommandRefused(Errors.FORBIDDEN)
         if not self._limits.take_command(owner_keys("", sender.bare)[0], sender.domain, now.timestamp()):
-            raise CommandRefused(BUSY)
+            raise CommandRefused(Errors.BUSY)
         return sender
 
 
@@ -157,8 +139,8 @@ def carry_out(
 
     Raises CommandRefused.
     """
-    address = read_address(action, fields) if action.is_registration else None
-    device_id = read_device_id(fields)
+    address = commands.read_address(action, fields) if action.is_registration else None
+    device_id = commands.read_device_id(fields)
     app = _choose_app(action, fields.get("app", ""), is_canary=account.domain == domain)
     keys, owners = device_keys(app.slug, account.bare, device_id), owner_keys(app.slug, account.bare)
     device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
@@ -169,7 +151,7 @@ def carry_out(
         has_place = _has_place_in_account(owners, (limits.rates if limits else RATES).devices_per_user, now=now)
         is_charged = has_place and (limits is None or limits.take_route(account.domain, now.timestamp()))
         if not (is_charged and _has_place_in_all(now=now)):
-            raise CommandRefused(BUSY)
+            raise CommandRefused(Errors.BUSY)
         device = Device(app=app, domain=account.domain)
     device.device_key, device.owner_key, device.key_name = keys[0], owners[0], client_keys()[0].name
     _register(device, action, address, now=now)
@@ -183,10 +165,10 @@ def _choose_app(action: Action, slug: str, *, is_canary: bool) -> App:
     """
     apps = {app.slug: app for app in _apps_for(action, is_canary=is_canary)}
     if not slug and len(apps) > 1:
-        raise CommandRefused(BAD_REQUEST, APP_NOT_NAMED)
+        raise CommandRefused(Errors.BAD_REQUEST, APP_NOT_NAMED)
     app = apps.get(slug or next(iter(apps), ""))
     if app is None:
-        raise CommandRefused(NOT_FOUND)
+        raise CommandRefused(Errors.NOT_FOUND)
     return app
 
 
@@ -258,7 +240,7 @@ def _record(route: Route, kind: Kind, *, now: datetime) -> None:
 
 def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
     if device is None or (device.route and device.route.token_type != action.token_type):
-        raise CommandRefused(NOT_FOUND)
+        raise CommandRefused(Errors.NOT_FOUND)
     end(device, State.UNREGISTERED, now=now)
     return Done({}, "unregistered", device.id)
 

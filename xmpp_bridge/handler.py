@@ -27,19 +27,7 @@ from xmpp_bridge.commands import ACTIONS
 from xmpp_bridge.devices import Ended, Registering
 from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.limits import Limits
-from xmpp_bridge.messages import (
-    BAD_REQUEST,
-    BUSY,
-    NOT_FOUND,
-    TROUBLE,
-    Command,
-    IqAnswer,
-    PushNotification,
-    Query,
-    Refused,
-    StanzaEvent,
-    parse_jid,
-)
+from xmpp_bridge.messages import Command, Errors, IqAnswer, PushNotification, Query, Refused, StanzaEvent, parse_jid
 from xmpp_bridge.metrics import ANSWER_SECONDS, PUSHES, STANZAS
 from xmpp_bridge.models import CanaryStanza
 from xmpp_bridge.rules import Domains, Verdict, answer_to
@@ -169,13 +157,13 @@ class StanzaHandler:
         if not isinstance(event, Command):
             return self._answer_other(event)
         STANZAS.labels(_kind_of(event)).inc()
-        return self._registering.refuse(event, BUSY)
+        return self._registering.refuse(event, Errors.BUSY)
 
     def _answer_command(self, command: Command) -> bytes:
         try:
             return self._repeat(lambda: self._registering.answer(command, now=clock.now()))
         except Exception:  # noqa: BLE001 - it is logged, and the sender is answered in any case
-            return self._registering.refuse(command, TROUBLE)
+            return self._registering.refuse(command, Errors.TROUBLE)
 
     def _answer_query(self, query: Query) -> bytes:
         origin, node = query.origin, query.node
@@ -187,7 +175,7 @@ class StanzaHandler:
                 return answers.write_items(origin, node, {name: action.name for name, action in actions})
             case NS.DISCO_INFO if not node or node in ACTIONS:
                 return answers.write_info(origin, node, ACTIONS[node].name if node else NAME)
-        return answers.write_error(origin, NOT_FOUND, by=self._domain)
+        return answers.write_error(origin, Errors.NOT_FOUND, by=self._domain)
 
     # Stanzas of our own, among them those of the canary, which go to ourselves through the XMPP server ----------------
 
@@ -196,12 +184,10 @@ class StanzaHandler:
 
         The stanzas of the canary are marked as sent, so that each is sent once.
         """
-        return self._unless_unavailable(lambda: (devices.find_ended(), self._take_queued())) or ([], [])
-
-    def _take_queued(self) -> list[bytes]:
-        queued: dict[str, str] = dict(fetch(statements.TAKE_CANARY_STANZAS))
-        self._unanswered.extend(queued)
-        return [text.encode() for text in queued.values()]
+        both = self._unless_unavailable(lambda: (devices.find_ended(), fetch(statements.TAKE_CANARY_STANZAS)))
+        ended, queued = both or ([], [])
+        self._unanswered.extend(stanza_id for stanza_id, _ in queued)
+        return ended, [text.encode() for _, text in queued]
 
     def note_announced(self, ended: list[Ended]) -> None:
         """Record that these ends were announced. If that fails, they are announced once more."""
@@ -268,7 +254,7 @@ class StanzaHandler:
 def _kind_of(event: StanzaEvent) -> str:
     """Return the label of a stanza in metrics."""
     if isinstance(event, Refused):
-        return "malformed" if event.error == BAD_REQUEST else "unsupported"
+        return "malformed" if event.error == Errors.BAD_REQUEST else "unsupported"
     return {Command: "command", Query: "query", IqAnswer: "answer"}.get(type(event), "ignored")
 
 

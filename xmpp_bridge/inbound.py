@@ -22,23 +22,12 @@ from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.queues.capacity import own_admission
 from notifications.queues.claim import Claim
-from xmpp_bridge import statements
+from xmpp_bridge import rules, statements
 from xmpp_bridge.identity import client_keys, verify_client, verify_node
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import BRIDGE, NOBODY, Dialect, Jid, PushNotification, parse_jid
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
-from xmpp_bridge.rules import (
-    Decision,
-    Domains,
-    Known,
-    Verdict,
-    decide,
-    payload_content,
-    text_content,
-    time_to_live,
-    verify,
-    wake_content,
-)
+from xmpp_bridge.rules import Decision, Domains, Known, Verdict, time_to_live
 
 # The local part of our address that a push was sent to is stored if it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
@@ -113,13 +102,13 @@ class Inbound:
         sender = parse_jid(push.origin.sender) or NOBODY
         is_server = bool(sender.domain) and not sender.resource
         device_id = _claimed_device(push) if is_server and self._domains.serve(sender.domain) else None
-        refusal = verify(sender.domain, self._limits, is_server=is_server, is_ours=device_id is not None, now=now)
+        refusal = rules.verify(sender.domain, self._limits, is_server=is_server, is_ours=device_id is not None, now=now)
         return Item(push, sender, Decision(refusal or Verdict.UNKNOWN), None if refusal else device_id)
 
     def _decide(self, item: Item, *, is_repeated: bool, now: datetime) -> Decision:
         device = item.device
         is_full = device is not None and own_admission().is_full(*_queue(device), is_proven=device.is_route_proven)
-        return decide(
+        return rules.decide(
             item.push,
             item.sender.domain,
             device,
@@ -164,7 +153,9 @@ def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
 def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> Claim:
     push, has_payload = item.push, item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
-    content = payload_content(device, grade, push.payload) if push.payload else text_content(device, push.body)
+    content = rules.text_content(device, push.body)
+    if push.payload:
+        content = rules.payload_content(device, grade, push.payload)
     encoded = content.encode()
     return Claim(
         notification_id=0,
@@ -172,7 +163,7 @@ def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: d
         channel=channel_key(device.token_type, device.app_topic),
         grade=grade.value,
         message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else b"",
-        wake=wake_content(device, grade, is_truncated=has_payload).encode(),
+        wake=rules.wake_content(device, grade, is_truncated=has_payload).encode(),
         collapse_id="" if has_payload or grade is Grade.VOIP else _wake_id(device.tag, grade).hex(),
         created_at=now,
         expires_at=due_at + time_to_live(push.grade, has_payload=has_payload),

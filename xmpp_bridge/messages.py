@@ -106,11 +106,14 @@ class StanzaError:
     disabled_client: str = field(default="", repr=False)
 
 
-NOT_FOUND = StanzaError("cancel", "item-not-found")
-BUSY = StanzaError("wait", "resource-constraint")
-TROUBLE = StanzaError("wait", "internal-server-error")
-FORBIDDEN = StanzaError("auth", "forbidden")
-BAD_REQUEST = StanzaError("modify", "bad-request")
+class Errors:
+    """The errors that more than one kind of stanza is answered with."""
+
+    NOT_FOUND = StanzaError("cancel", "item-not-found")
+    BUSY = StanzaError("wait", "resource-constraint")
+    TROUBLE = StanzaError("wait", "internal-server-error")
+    FORBIDDEN = StanzaError("auth", "forbidden")
+    BAD_REQUEST = StanzaError("modify", "bad-request")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,7 @@ from uuid import UUID
 from notifications.messages import Content, Effect, Grade, PushLimit
 from registrations.messages import TokenType
 from xmpp_bridge.limits import DeviceLimit, Limits, Mark
-from xmpp_bridge.messages import (
-    BUSY,
-    FORBIDDEN,
-    NOT_FOUND,
-    TROUBLE,
-    Dialect,
-    Payload,
-    PushNotification,
-    StanzaError,
-    Style,
-)
+from xmpp_bridge.messages import Dialect, Errors, Payload, PushNotification, StanzaError, Style
 
 
 class Verdict(StrEnum):
@@ -53,16 +43,16 @@ ANSWERS: dict[Verdict, StanzaError | None] = {
     Verdict.ACCEPTED: None,
     Verdict.MERGED: None,
     Verdict.REPEATED: None,
-    Verdict.UNKNOWN: NOT_FOUND,
-    Verdict.IGNORED: NOT_FOUND,
-    Verdict.GONE: NOT_FOUND,
-    Verdict.GONE_BEFORE: NOT_FOUND,
-    Verdict.FORBIDDEN: FORBIDDEN,
+    Verdict.UNKNOWN: Errors.NOT_FOUND,
+    Verdict.IGNORED: Errors.NOT_FOUND,
+    Verdict.GONE: Errors.NOT_FOUND,
+    Verdict.GONE_BEFORE: Errors.NOT_FOUND,
+    Verdict.FORBIDDEN: Errors.FORBIDDEN,
     Verdict.REFUSED: StanzaError("cancel", "policy-violation"),
-    Verdict.BUSY_DOMAIN: BUSY,
-    Verdict.BUSY_CALLS: BUSY,
-    Verdict.FULL: BUSY,
-    Verdict.NOT_STORED: TROUBLE,
+    Verdict.BUSY_DOMAIN: Errors.BUSY,
+    Verdict.BUSY_CALLS: Errors.BUSY,
+    Verdict.FULL: Errors.BUSY,
+    Verdict.NOT_STORED: Errors.TROUBLE,
 }
 # The limit by which a push with one of these verdicts is merged or refused.
 LIMITS: dict[Verdict, PushLimit | DeviceLimit] = {
@@ -99,14 +89,9 @@ class Domains:
     allowed: Collection[str] = ()
 
     def serve(self, domain: str) -> bool:
-        own = set(_with_parents(domain))
+        labels = domain.split(".")
+        own = {".".join(labels[number:]) for number in range(len(labels))}
         return own.isdisjoint(self.denied) and not (self.allowed and own.isdisjoint(self.allowed))
-
-
-def _with_parents(domain: str) -> Iterator[str]:
-    while domain:
-        yield domain
-        _, _, domain = domain.partition(".")
 
 
 class Known(NamedTuple):

@@ -50,41 +50,27 @@ def write_items(origin: Origin, node: str, commands: Mapping[str, str]) -> bytes
     return write_result_iq(origin, write("query", *items, xmlns=NS.DISCO_ITEMS, node=node))
 
 
-def write_command_form(
-    origin: Origin, node: str, session: str, title: str, instructions: str, fields: Iterable[FormField]
-) -> bytes:
-    """Return the form of a command, to be filled in."""
+def write_command(origin: Origin, node: str, session: str, status: str, *inside: str) -> bytes:
+    """Return the answer to a command: its form, its result, or the confirmation that it was cancelled."""
+    command = write("command", *inside, xmlns=NS.COMMANDS, node=node, sessionid=session, status=status)
+    return write_result_iq(origin, command)
+
+
+def write_form(title: str, instructions: str, fields: Iterable[FormField]) -> str:
+    """Return the form of a command, to be filled in, and the actions that may follow."""
+    inside = [write("title", text=title), write("instructions", text=instructions)]
+    for field in fields:
+        required = [write("required")] if field.is_required else []
+        options = [write("option", write("value", text=option), label=option) for option in field.options]
+        inside.append(write("field", *required, *options, var=field.name, type=field.type, label=field.label))
     actions = write("actions", write("complete"), execute="complete")
-    inside = [write("title", text=title), write("instructions", text=instructions), *map(_write_field, fields)]
-    form = write("x", *inside, xmlns=NS.DATA_FORM, type="form")
-    return _write_command(origin, node, session, "executing", actions, form)
-
-
-def _write_field(field: FormField) -> str:
-    required = [write("required")] if field.is_required else []
-    options = [write("option", write("value", text=option), label=option) for option in field.options]
-    return write("field", *required, *options, var=field.name, type=field.type, label=field.label)
+    return actions + write("x", *inside, xmlns=NS.DATA_FORM, type="form")
 
 
 def write_values(values: Mapping[str, str], form_type: str) -> str:
     """Return a form with these values, of type `result` or `submit`."""
     fields = [write("field", write("value", text=value), var=name) for name, value in values.items()]
     return write("x", *fields, xmlns=NS.DATA_FORM, type=form_type)
-
-
-def write_command_result(origin: Origin, node: str, session: str, values: Mapping[str, str]) -> bytes:
-    """Return the result of a completed command, with a form if there are values."""
-    return _write_command(origin, node, session, "completed", *([write_values(values, "result")] if values else []))
-
-
-def write_command_canceled(origin: Origin, node: str, session: str) -> bytes:
-    """Return the confirmation that a command was cancelled."""
-    return _write_command(origin, node, session, "canceled")
-
-
-def _write_command(origin: Origin, node: str, session: str, status: str, *inside: str) -> bytes:
-    command = write("command", *inside, xmlns=NS.COMMANDS, node=node, sessionid=session, status=status)
-    return write_result_iq(origin, command)
 
 
 def write_ping(ping_id: str, *, sender: str, to: str) -> bytes:

@@ -9,9 +9,9 @@ from xml.etree.ElementTree import Element
 from notifications.messages import Grade
 from xmpp_bridge.codec.elements import FORM_TYPE, NS, MalformedStanza, child, children, local_name, text_of
 from xmpp_bridge.messages import (
-    BAD_REQUEST,
     Command,
     Dialect,
+    Errors,
     Format,
     Ignored,
     IqAnswer,
@@ -48,11 +48,11 @@ def decode(stanza: Element, *, is_too_large: bool = False) -> StanzaEvent:
         return Ignored("unaddressed")  # without what an answer needs
     origin = Origin(name, stanza_id, sender, service)
     if is_too_large and (name == "message" or attributes.get("type") not in {"result", "error"}):
-        return Refused(origin, BAD_REQUEST)
+        return Refused(origin, Errors.BAD_REQUEST)
     try:
         return _decode_iq(stanza, origin) if name == "iq" else _read_message(stanza, origin) or Ignored("no_push")
     except MalformedStanza:
-        return Refused(origin, BAD_REQUEST)
+        return Refused(origin, Errors.BAD_REQUEST)
 
 
 def _decode_iq(stanza: Element, origin: Origin) -> StanzaEvent:
@@ -125,9 +125,12 @@ def _read_message(stanza: Element, origin: Origin) -> PushNotification | None:
         raise MalformedStanza
     dialect = Dialect.MOD_PUSH2 if _is_mod_push2(notification) else Dialect.DRAFT
     grade, payload = (_read_mod_push2 if dialect is Dialect.MOD_PUSH2 else _read_draft)(notification)
-    forwarded = None if payload else child(notification, NS.FORWARD, "forwarded")
     push = PushNotification(dialect, origin, grade, client=client, payload=payload)
-    return push if forwarded is None else replace(push, is_forward=True, body=_forwarded_body(forwarded))
+    forwarded = None if payload else child(notification, NS.FORWARD, "forwarded")
+    if forwarded is None:
+        return push
+    # The message is in any namespace, because servers differ there.
+    return replace(push, is_forward=True, body=text_of(forwarded.find("{*}message/{*}body")))
 
 
 def _is_mod_push2(notification: Element) -> bool:
@@ -223,19 +226,13 @@ def _base64(text: str) -> bytes | None:
         return None
 
 
-def _forwarded_body(forwarded: Element) -> str:
-    """Return the text of a forwarded message, in any namespace, because servers differ there."""
-    return text_of(forwarded.find("{*}message/{*}body"))
-
-
 def read_forms(parent: Element) -> list[tuple[str, dict[str, str]]]:
     """Return the type and the values of each form. A field without a value has an empty one.
 
     Values are not stripped, because a token with space around it is invalid.
     """
-    return [(form.get("type", ""), _values(form)) for form in children(parent, NS.DATA_FORM, "x")]
-
-
-def _values(form: Element) -> dict[str, str]:
-    fields = children(form, NS.DATA_FORM, "field")
-    return {field.get("var", ""): field.findtext(f"{{{NS.DATA_FORM}}}value", "") for field in fields}
+    value, forms = f"{{{NS.DATA_FORM}}}value", []
+    for form in children(parent, NS.DATA_FORM, "x"):
+        fields = children(form, NS.DATA_FORM, "field")
+        forms.append((form.get("type", ""), {field.get("var", ""): field.findtext(value, "") for field in fields}))
+    return forms

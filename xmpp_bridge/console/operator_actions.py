@@ -13,7 +13,7 @@ from notifications.console import operator_actions
 from registrations.models import Route
 from xmpp_bridge.commands import ACTIONS, CommandRefused
 from xmpp_bridge.devices import Done, carry_out, end
-from xmpp_bridge.messages import BAD_REQUEST, FORBIDDEN, parse_jid
+from xmpp_bridge.messages import Errors, parse_jid
 from xmpp_bridge.models import Device
 from xmpp_bridge.rules import Domains
 
@@ -34,9 +34,9 @@ def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime
     """
     owner = parse_jid(account)
     if owner is None or not owner.local or owner.resource:
-        raise CommandRefused(BAD_REQUEST, NO_ACCOUNT)
+        raise CommandRefused(Errors.BAD_REQUEST, NO_ACCOUNT)
     if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
-        raise CommandRefused(FORBIDDEN)
+        raise CommandRefused(Errors.FORBIDDEN)
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             with transaction.atomic():

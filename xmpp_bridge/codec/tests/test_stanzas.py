@@ -14,16 +14,7 @@ from xmpp_bridge.codec.answers import FormField
 from xmpp_bridge.codec.elements import NS, BrokenStream, parse
 from xmpp_bridge.codec.stanzas import decode
 from xmpp_bridge.codec.tests.test_recorded import STANZAS, same_tree, stanza_bytes
-from xmpp_bridge.messages import (
-    BAD_REQUEST,
-    Command,
-    Ignored,
-    IqAnswer,
-    Origin,
-    PushNotification,
-    Refused,
-    StanzaError,
-)
+from xmpp_bridge.messages import Command, Errors, Ignored, IqAnswer, Origin, PushNotification, Refused, StanzaError
 
 IV = "ZGVmZ2hpamtsbW5v"
 DATA_FORM = "<x xmlns='jabber:x:data' type='submit'>%s</x>"
@@ -114,7 +105,7 @@ def test_space_around_client_string_and_ciphertext_is_stripped_and_nothing_else_
     ],
 )
 def test_a_push_that_is_wrong_is_malformed(inside: str) -> None:
-    assert push2(inside) == Refused(Origin("message", "1", "a.test", "push.test"), BAD_REQUEST)
+    assert push2(inside) == Refused(Origin("message", "1", "a.test", "push.test"), Errors.BAD_REQUEST)
     one = f"<notification xmlns='urn:xmpp:push2:0'>{CLIENT}</notification>"
     assert isinstance(message(one + one), Refused)
 
@@ -287,7 +278,7 @@ def test_an_answer_to_a_message_without_an_id_has_none() -> None:
 
 def test_a_form_of_a_command_and_its_result() -> None:
     fields = [FormField("token", "Token", is_required=True), FormField("app", "App", "list-single", options=("a", "b"))]
-    ours = answers.write_command_form(ORIGIN, "do-it", "s1", title="T", instructions="I", fields=fields)
+    ours = answers.write_command(ORIGIN, "do-it", "s1", "executing", answers.write_form("T", "I", fields))
     assert_is(
         ours,
         f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='executing'>"
@@ -298,11 +289,11 @@ def test_a_form_of_a_command_and_its_result() -> None:
         "<option label='b'><value>b</value></option></field></x></command></iq>",
     )
     assert_is(
-        answers.write_command_result(ORIGIN, "do-it", "s1", {"client": "c"}),
+        answers.write_command(ORIGIN, "do-it", "s1", "completed", answers.write_values({"client": "c"}, "result")),
         f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='completed'>"
         "<x xmlns='jabber:x:data' type='result'><field var='client'><value>c</value></field></x></command></iq>",
     )
     assert_is(
-        answers.write_command_canceled(ORIGIN, "do-it", "s1"),
+        answers.write_command(ORIGIN, "do-it", "s1", "canceled"),
         f"<iq type='result' {HEAD}><command xmlns='{COMMANDS}' node='do-it' sessionid='s1' status='canceled'/></iq>",
     )
