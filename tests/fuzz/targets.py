@@ -19,7 +19,7 @@ from notifications.gateways.gorush.errors import shipped_rules
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
 from waku_bridge.client import access_tokens
-from waku_bridge.codec import bodies, envelope, metadata, sealing
+from waku_bridge.codec import bodies, envelope, sealing
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
 from waku_bridge.dialect import NodeError
@@ -38,7 +38,7 @@ CODEC: tuple[Callable[[bytes], Any], ...] = (
     bodies.parse_registration,
     *(partial(bodies.parse, each) for each in KINDS[1:]),
     sealing.parse_frame,
-    metadata.parse,
+    envelope.open_signed,
     parse_public_key,
     lambda data: recover(data, b"signed"),
     lambda data: sealing.unseal_to_key(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),

@@ -9,23 +9,46 @@ The frame and the message in it may have different signers. The author is always
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from coincurve import PublicKey
+from google.protobuf.message import DecodeError, Message
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, metadata, topics
+from waku_bridge.codec import bodies, topics
 from waku_bridge.codec.bodies import MAX_PAYLOAD_BYTES, OutgoingBody
-from waku_bridge.codec.errors import MalformedBody, NotDecryptable, TooLarge, UnsignedFrame
+from waku_bridge.codec.errors import (
+    BadSignature,
+    CodecError,
+    EmptyPayload,
+    MalformedBody,
+    MalformedMessage,
+    NotAccepted,
+    NotDecryptable,
+    Segment,
+    TooLarge,
+    UnknownType,
+    UnsignedFrame,
+    UnsignedMessage,
+)
 from waku_bridge.codec.keys import (
     SIGNATURE_BYTES,
     DecryptionKey,
     Identity,
     RandomBytes,
+    compress,
+    keccak256,
     parse_public_key,
+    recover,
     shake256,
     shared_key,
+    sign,
     verify_grant,
 )
-from waku_bridge.codec.metadata import SignedMessage
+from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
+from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
+from waku_bridge.codec.pb.segment_message_pb2 import SegmentMessage
 from waku_bridge.codec.sealing import (
     build_frame,
     parse_frame,
@@ -60,6 +83,22 @@ class Encoded:
     request_id: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class SignedMessage:
+    """An opened ApplicationMetadataMessage (AMM): the author, the type and the id of a message.
+
+    ``author`` (33 bytes) is ``signer`` compressed. The signature covers the payload alone, not the type. The id (32
+    bytes) covers all bytes as received, so a re-encoded copy has another id: an id names one message, never its
+    content. Source: status-go protocol/v1/message.go, protocol/v1/status_message.go.
+    """
+
+    signer: PublicKey
+    author: bytes
+    message_id: bytes
+    type: MessageType
+    payload: bytes = field(repr=False)
+
+
 def decode(
     payload: bytes,
     keys: Sequence[DecryptionKey],
@@ -85,7 +124,7 @@ def decode(
     data, outer_signer = parse_frame(opened)
     if outer_signer is None:
         raise UnsignedFrame
-    message = metadata.parse(data, accepted)
+    message = open_signed(data, accepted)
     recipient = key if isinstance(key, Identity) else None
     if message.type is MessageType.REGISTRATION:
         body: Body = _unseal_registration(message, recipient or identity)
@@ -164,9 +203,9 @@ def encode_payload(
 
     ``installation_id`` is written for a contact code only.
     """
-    data, message_id = metadata.build(payload, message_type, signer)
+    data, message_id = build_signed(payload, message_type, signer)
     if message_type == MessageType.CONTACT_CODE_ADVERTISEMENT:
-        data = metadata.wrap(data, installation_id)
+        data = wrap(data, installation_id)
     frame = build_frame(data, (outer_signer or signer).private_key, random_bytes)
     sealed = _encrypt(frame, recipient, topic_key, random_bytes)
     message = WakuMessage(sealed, topics.content_topic(topic_name), timestamp_ns)
@@ -209,3 +248,82 @@ def _unseal_registration(message: SignedMessage, identity: Identity) -> Registra
         return Registration(request_id, content, body)
     is_granted = verify_grant(body.grant, client=message.author, server=identity.pub33, access_token=body.access_token)
     return Registration(request_id, content, body, is_granted)
+
+
+# The signed message ---------------------------------------------------------------------------------------------------
+_KECCAK_BYTES = 32
+_BEGIN_OF_SEGMENT = b"\x0a\x20"  # field 1, 32 bytes
+_MESSAGE_TYPES = {int(each): each for each in MessageType}  # a dict costs a third of the enum's call
+M = TypeVar("M", bound=Message)
+
+
+def open_signed(data: bytes, accepted: Container[int] = frozenset(MessageType)) -> SignedMessage:
+    """Open the data of a frame.
+
+    It is read as an AMM, then as ProtocolMessage.public_message (the contact code), then as SegmentMessage. Any of the
+    three may parse as another, so the order and the length of the signature decide. status-go reads them the other way
+    round, which accepts the same real messages.
+
+    Raises NotAccepted for a type that is not in ``accepted``, and UnsignedMessage, BadSignature, EmptyPayload,
+    UnknownType, Segment or MalformedMessage.
+    """
+    amm = _read(ApplicationMetadataMessage, data)
+    if amm is None or not _is_ours(amm):
+        wrapper = _read(ProtocolMessage, data)
+        if wrapper is None or not wrapper.public_message:  # other data, or the message is encrypted
+            raise Segment if _is_segment(data) else _fault(amm)
+        data = wrapper.public_message
+        amm = _read(ApplicationMetadataMessage, data)
+        if amm is None or not _is_ours(amm):
+            raise _fault(amm)
+    if amm.type not in accepted:
+        raise NotAccepted
+    if not amm.payload:
+        raise EmptyPayload
+    signer = recover(amm.signature, amm.payload)
+    pub65 = signer.format(compressed=False)
+    return SignedMessage(signer, compress(pub65), keccak256(pub65 + data), _MESSAGE_TYPES[amm.type], amm.payload)
+
+
+def build_signed(payload: bytes, message_type: int, signer: Identity) -> tuple[bytes, bytes]:
+    """Return the bytes of a signed AMM, and its message id."""
+    amm = ApplicationMetadataMessage(
+        signature=sign(payload, signer.private_key),
+        payload=payload,
+        type=message_type,  # type: ignore[arg-type]  # open enum
+    ).SerializeToString()
+    return amm, keccak256(signer.pub65 + amm)
+
+
+def wrap(amm: bytes, installation_id: str) -> bytes:
+    """Return the ProtocolMessage of a contact code. Its bundles are optional, and left out."""
+    return ProtocolMessage(installation_id=installation_id, public_message=amm).SerializeToString()
+
+
+def _read(kind: type[M], data: bytes) -> M | None:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return None
+
+
+def _is_ours(amm: ApplicationMetadataMessage) -> bool:
+    return len(amm.signature) == SIGNATURE_BYTES and amm.type in _MESSAGE_TYPES
+
+
+def _fault(amm: ApplicationMetadataMessage | None) -> CodecError:
+    """Return the reason why an AMM cannot be used, for the operator's statistics."""
+    if amm is None:
+        return MalformedMessage()
+    if amm.type not in _MESSAGE_TYPES:
+        return UnknownType()
+    return BadSignature() if amm.signature else UnsignedMessage()
+
+
+def _is_segment(data: bytes) -> bool:
+    """Return whether the data is a segment: a 32-byte hash and a payload, as newer status-go requires.
+
+    By wire types alone an AMM would pass as well. Every writer begins with the hash, so other data is not parsed again.
+    """
+    segment = _read(SegmentMessage, data) if data.startswith(_BEGIN_OF_SEGMENT) else None
+    return segment is not None and len(segment.entire_message_hash) == _KECCAK_BYTES and bool(segment.payload)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, envelope, errors, metadata, sealing, topics
+from waku_bridge.codec import bodies, envelope, errors, sealing, topics
 from waku_bridge.codec.keys import parse_public_key, shared_key
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
@@ -52,7 +52,7 @@ def sealed_registration(content, *, server=SERVER, signer=CLIENT):
 
 def wrapped(amm):
     """Return the Waku payload of a ProtocolMessage, with which contact codes travel."""
-    return framed(metadata.wrap(amm, UUID))
+    return framed(envelope.wrap(amm, UUID))
 
 
 def message(**fields):
@@ -60,7 +60,7 @@ def message(**fields):
     return framed(ApplicationMetadataMessage(**fields).SerializeToString())
 
 
-AMM, MESSAGE_ID = metadata.build(bodies.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
+AMM, MESSAGE_ID = envelope.build_signed(bodies.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
 CONTENT = bodies.serialize(REGISTRATION)[1]
 MOST_KEYS = Query((CLIENT.key_hash,) * bodies.MAX_QUERY_KEYS)
 MOST_NOTIFICATIONS = replace(REQUEST, notifications=(NOTIFICATION,) * bodies.MAX_NOTIFICATIONS)
@@ -120,14 +120,14 @@ DROPPED = {
     errors.UnknownType: lambda: [
         *(sent_payload(b"\1", message_type) for message_type in (0, 1, 14, 22, 24, 99)),
         framed(b"\x0a\x20" + b"h" * 32),  # a hash without a payload is no segment
-        wrapped(metadata.build(b"\1", 1, CLIENT)[0]),
+        wrapped(envelope.build_signed(b"\1", 1, CLIENT)[0]),
         framed(ProtocolMessage(installation_id=UUID).SerializeToString()),  # encrypted
     ],
     errors.MalformedMessage: lambda: [
         *map(framed, (b"\xff", b"\x0a\x7f", b"not a message", b"\x0a\x20cut off")),
         wrapped(b"\xff"),
     ],
-    errors.CodecError: lambda: [wrapped(metadata.wrap(AMM, UUID))],  # it is not unwrapped twice
+    errors.CodecError: lambda: [wrapped(envelope.wrap(AMM, UUID))],  # it is not unwrapped twice
     errors.MalformedBody: lambda: [
         sent_payload(b"\xff", message_type) for message_type in set(MessageType) - {MessageType.REGISTRATION}
     ],

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waku_bridge.client import access_tokens
-from waku_bridge.codec import bodies, envelope, metadata, sealing
+from waku_bridge.codec import bodies, envelope, sealing
 from waku_bridge.codec.errors import BadFrame, CodecError
 from waku_bridge.codec.keys import parse_chat_key, parse_public_key, recover, sign, verify_grant
 from waku_bridge.codec.tests.examples import BODIES, CLIENT, QUERY, SERVER, TOPIC_KEY, fixed, framed, repeatable, sent
@@ -23,7 +23,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "sealed body": lambda data: sealing.unseal_body(data, TOPIC_KEY),
     "data inside a valid frame": lambda data: envelope.decode(framed(data), [SERVER], SERVER),
     "frame": sealing.parse_frame,
-    "metadata": metadata.parse,
+    "metadata": envelope.open_signed,
     "registration": bodies.parse_registration,
     "signature": lambda data: recover(data, b"signed"),
     "public key": parse_public_key,
@@ -51,7 +51,7 @@ def test_any_text_is_a_chat_key_or_a_codec_error(text):
 
 @given(payload=st.binary(max_size=300), message_type=st.sampled_from(MessageType))
 def test_any_payload_inside_a_valid_message_gives_a_result_or_a_codec_error(payload, message_type):
-    amm, _ = metadata.build(payload, message_type, CLIENT)
+    amm, _ = envelope.build_signed(payload, message_type, CLIENT)
     with suppress(CodecError):
         envelope.decode(framed(amm), [SERVER], SERVER)
 
@@ -84,7 +84,7 @@ def test_refuses_an_envelope_with_a_flipped_bit(position, bit):
 
 @given(position=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_a_flipped_bit_inside_the_frame_never_keeps_author_and_id(position, bit):
-    amm, message_id = metadata.build(bodies.serialize(QUERY)[1], MessageType.QUERY, CLIENT)
+    amm, message_id = envelope.build_signed(bodies.serialize(QUERY)[1], MessageType.QUERY, CLIENT)
     flipped = bytearray(amm)
     flipped[position % len(flipped)] ^= 1 << bit
     with suppress(CodecError):
