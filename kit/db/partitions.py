@@ -99,32 +99,28 @@ class DayTable:
 
         A partition that cannot be made while other sessions use the table is left for the next call.
         """
-        [(is_alone,)] = fetch(_TRY, [self.name])
-        if not is_alone:
+        if not self._missing(self.days_ahead(now)) or fetch(_TRY, [self.name]) == [(False,)]:
             return 0
         try:
-            return self._make_missing(now)
+            self._include()
+            last_begun = day_of(now + SOON) + self.skew
+            with timeouts(MAKING):
+                missing = self._missing(self.days_ahead(now))
+                return sum(self._make_unless_large(day, is_to_come=day > last_begun) for day in missing)
         finally:
             fetch(_RELEASE, [self.name])
 
-    def _make_missing(self, now: datetime) -> int:
-        self._include()
+    def _missing(self, days: Iterable[date]) -> list[date]:
         existing = self.days()
-        missing = [day for day in self.days_ahead(now) if day not in existing]
-        if not missing:
-            return 0
-        with timeouts(MAKING):
-            return sum(self._make_unless_large(day, is_to_come=day > day_of(now + SOON) + self.skew) for day in missing)
+        return [day for day in days if day not in existing]
 
     def make_from(self, first: datetime, *, to: datetime) -> None:
         """Make the missing partitions of all days between two times, in the caller's transaction.
 
         It is for programs that fill a table with rows of the past.
         """
-        existing = self.days()
-        for day in self.days_between(day_of(first), day_of(to)):
-            if day not in existing:
-                self.make(day)
+        for day in self._missing(self.days_between(day_of(first), day_of(to))):
+            self.make(day)
 
     def days_ahead(self, now: datetime) -> list[date]:
         """Return the first days of the partitions that have to exist, from today to `MADE_AHEAD` days from now."""
@@ -201,7 +197,10 @@ class DayTable:
         return added and self._change(partial(_execute, f"{alter} VALIDATE CONSTRAINT {EXCLUDED}"))
 
     def _include(self) -> None:
-        """Remove the CHECK, also one of a process that was killed, so that rows of every day can be stored."""
+        """Remove the CHECK, also one of a process that was killed, so that rows of every day can be stored.
+
+        Once the day has its partition, such a CHECK excludes nothing.
+        """
         if not fetch(_LEFT_OVER, [f"{self.name}_default", EXCLUDED]):
             return
         sql = f"ALTER TABLE {self.name}_default DROP CONSTRAINT IF EXISTS {EXCLUDED}"
