@@ -97,7 +97,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
     METRICS_PORT shows what this worker waits for. It has the metrics that the children count in files, too.
     """
-    from kit.exposition import serve  # noqa: PLC0415 - counts in files only when it is imported after the settings
+    from kit.health.exposition import serve  # noqa: PLC0415 - counts in files only when it is imported after the settings
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
     serve()

@@ -26,7 +26,7 @@ from kit.buckets.shared import SHOWN
 from kit.db.base import TimedConnection, TooOldError, refuse_too_old
 from kit.db.connections import is_marked_ready
 from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed, reason
-from kit.exposition import BROKEN, read_values
+from kit.health.exposition import BROKEN, read_values
 from kit.health.recent import Recent
 from kit.health.space import FULL_MIB, Past
 from kit.operations import parts_in_use

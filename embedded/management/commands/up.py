@@ -13,7 +13,7 @@ from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import only_one, run
 from embedded.supervisor.output import MergedLog
 from kit.errors import StartError
-from kit.exposition import clear
+from kit.health.exposition import clear
 from pushserver.config.data_dir import refuse_a_full_disk, usable
 
 

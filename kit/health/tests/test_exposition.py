@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, values
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kit import exposition
-from kit.exposition import Counted, clear
+from kit.health import exposition
+from kit.health.exposition import Counted, clear
 from kit.metrics import BatchHistogram, observe
 from tests.rig.logs import capture_logs
 
