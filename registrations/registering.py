@@ -98,8 +98,7 @@ def register(
     check_address = check_address or (check_device_token if settings.CHECK_DEVICE_TOKENS else check_token_type)
     with transaction.atomic():
         known = _lock_known({_key(s) for s in submissions if _is_storable(s.message)})
-        newest = {key: registration.version for key, registration in known.items()}
-        batch = _Batch(known, newest, bridge, gateway, check_address, now, is_import)
+        batch = _Batch(known, bridge, gateway, check_address, now, is_import)
         active = {key for key, registration in known.items() if registration.state == State.ACTIVE}
         if new := {_key(s) for s in submissions if s.message} - active:
             batch.capacity = capacity_for(new, known.values(), bridge=bridge, is_paced=not is_import, now=now)
@@ -150,7 +149,6 @@ class _Batch:
     """The installations of a batch. They are changed in memory, and written together at the end."""
 
     registrations: dict[InstallationKey, Registration]
-    newest: dict[InstallationKey, int]  # the highest version that was stored or would be, for the quota of changes
     bridge: str
     gateway: str
     check_address: CheckAddress
@@ -170,8 +168,16 @@ class _Batch:
         if message is None or not _is_storable(message):
             return Outcome(Refusal.MALFORMED)
         registration = self.registrations.get(_key(submission))
-        decision = self._decide(message, _what_is_known(registration, submission), submission)
-        if not take_change(_key(submission), is_newer=self._is_newer(message, submission), now=self.now):
+        known = _what_is_known(registration, submission)
+        decision = decide(
+            message,
+            known,
+            grant_verified=submission.grant_verified,
+            strict_version_check=settings.STRICT_VERSION_CHECK,
+            check_address=self.check_address,
+        )
+        is_newer = isinstance(decision, Acceptance) and message.version > known.version
+        if not take_change(_key(submission), is_newer=is_newer, now=self.now):
             return Outcome(Refusal.TOO_MANY_CHANGES)
         refusal, removed = self._find_place(submission, registration, decision)
         if refusal:
@@ -187,24 +193,6 @@ class _Batch:
                     registration.updated_at = self.now
                     self.changed[_key(submission)] = registration
         return Outcome(decision, removed)
-
-    def _decide(self, message: RegistrationMessage, known: Known, submission: Submission) -> Acceptance | Refusal:
-        return decide(
-            message,
-            known,
-            grant_verified=submission.grant_verified,
-            strict_version_check=settings.STRICT_VERSION_CHECK,
-            check_address=self.check_address,
-        )
-
-    def _is_newer(self, message: RegistrationMessage, submission: Submission) -> bool:
-        """Return whether a submission has the highest version so far. One that is refused in any case has not."""
-        key = _key(submission)
-        is_higher = message.version > self.newest.get(key, 0)
-        if not is_higher or isinstance(self._decide(message, Known(), submission), Refusal):
-            return False
-        self.newest[key] = message.version
-        return True
 
     def _find_place(
         self, submission: Submission, registration: Registration | None, decision: Acceptance | Refusal
@@ -321,8 +309,7 @@ class _Batch:
 
     def _record(self, registration: Registration, kind: Kind) -> None:
         route, pseudonym = registration.route, registration.pseudonym
-        assert route is not None  # noqa: S101 - an active registration has one
-        assert pseudonym is not None  # noqa: S101
+        assert route is not None and pseudonym is not None  # noqa: S101, PT018 - an active registration has both
         self.events.append(RegistrationEvent.about(route, kind, pseudonym=pseudonym, at=self.now))
 
     def write(self) -> None:
