@@ -145,7 +145,10 @@ def carry_out(
     keys, owners = device_keys(app.slug, account.bare, device_id), owner_keys(app.slug, account.bare)
     device = Device.objects.select_for_update().filter(device_key__in=keys, state=State.ACTIVE).first()
     if address is None:
-        return _unregister(action, device, now=now)
+        if device is None or (device.route and device.route.token_type != action.token_type):
+            raise CommandRefused(Errors.NOT_FOUND)
+        end(device, State.UNREGISTERED, now=now)
+        return Done({}, "unregistered", device.id)
     outcome = "refreshed" if device else "registered"
     if not device:
         has_place = _has_place_in_account(owners, (limits.rates if limits else RATES).devices_per_user, now=now)
@@ -238,13 +241,6 @@ def _record(route: Route, kind: Kind, *, now: datetime) -> None:
         RegistrationEvent.about(route, kind, pseudonym=route.pseudonym, at=now).save()
 
 
-def _unregister(action: Action, device: Device | None, *, now: datetime) -> Done:
-    if device is None or (device.route and device.route.token_type != action.token_type):
-        raise CommandRefused(Errors.NOT_FOUND)
-    end(device, State.UNREGISTERED, now=now)
-    return Done({}, "unregistered", device.id)
-
-
 # The end of a device --------------------------------------------------------------------------------------------------
 
 
@@ -317,14 +313,15 @@ def find_ended() -> list[Ended]:
 
 def write_ends(ended: list[Ended], *, domain: str) -> list[bytes]:
     """Return the announcements of the ends that can be announced. ``domain`` is our own."""
-    return [_write(each, domain) for each in ended if each.device_id and each.announced_from is not None]
-
-
-def _write(ended: Ended, domain: str) -> bytes:
-    service = f"{ended.announced_from}@{domain}" if ended.announced_from else domain
-    client = issue(ended.device_id or uuid4(), keys_named(ended.key_name)).client
-    origin = Origin("message", uuid4().hex, ended.domain or "", service)
-    return answers.write_error(origin, StanzaError("cancel", "gone", disabled_client=client), by=domain)
+    written = []
+    for each in ended:
+        if each.device_id and each.announced_from is not None:
+            service = f"{each.announced_from}@{domain}" if each.announced_from else domain
+            client = issue(each.device_id, keys_named(each.key_name)).client
+            gone = StanzaError("cancel", "gone", disabled_client=client)
+            origin = Origin("message", uuid4().hex, each.domain or "", service)
+            written.append(answers.write_error(origin, gone, by=domain))
+    return written
 
 
 def note_announced(ended: list[Ended]) -> None:

@@ -111,7 +111,7 @@ class StanzaHandler:
             times.append(arrived.at)
         while len(others) > MAX_OTHERS:
             arrived = others.pop()
-            answers.append(self._answer_at_once(arrived.event))
+            answers.append(self._answer_other(arrived.event, is_urgent=True))
             times.append(arrived.at)
         ANSWER_SECONDS.observe_all([monotonic() - at for at in times])
         return [answer for answer in answers if answer], [*others]
@@ -139,7 +139,8 @@ class StanzaHandler:
 
     # Other stanzas ----------------------------------------------------------------------------------------------------
 
-    def _answer_other(self, event: StanzaEvent) -> bytes:
+    def _answer_other(self, event: StanzaEvent, *, is_urgent: bool = False) -> bytes:
+        """Return the answer to a stanza. A command that is urgent is refused, because it takes too long."""
         STANZAS.labels(_kind_of(event)).inc()
         match event:
             case IqAnswer():
@@ -147,17 +148,10 @@ class StanzaHandler:
             case Query():
                 return self._answer_query(event)
             case Command():
-                return self._answer_command(event)
+                return self._registering.refuse(event, Errors.BUSY) if is_urgent else self._answer_command(event)
             case Refused(origin, error):
                 return answers.write_error(origin, error, by=self._domain)
         return b""
-
-    def _answer_at_once(self, event: StanzaEvent) -> bytes:
-        """Return the answer to a stanza that must not wait. A command is refused, because it takes too long."""
-        if not isinstance(event, Command):
-            return self._answer_other(event)
-        STANZAS.labels(_kind_of(event)).inc()
-        return self._registering.refuse(event, Errors.BUSY)
 
     def _answer_command(self, command: Command) -> bytes:
         try:

@@ -27,7 +27,7 @@ from xmpp_bridge.identity import client_keys, verify_client, verify_node
 from xmpp_bridge.limits import Limits
 from xmpp_bridge.messages import BRIDGE, NOBODY, Dialect, Jid, PushNotification, parse_jid
 from xmpp_bridge.metrics import FORWARDS_DROPPED, PUSHES
-from xmpp_bridge.rules import Decision, Domains, Known, Verdict, time_to_live
+from xmpp_bridge.rules import Decision, Domains, KnownDevice, Verdict, time_to_live
 
 # The local part of our address that a push was sent to is stored if it is no longer than this.
 MAX_LOCAL_CHARACTERS = 64
@@ -45,7 +45,7 @@ class Item:
     sender: Jid
     decision: Decision
     device_id: UUID | None = None
-    device: Known | None = None
+    device: KnownDevice | None = None
     to_store: Claim | None = field(default=None, repr=False)
 
 
@@ -85,7 +85,10 @@ class Inbound:
         own_admission().refresh()
         items = [self._verify(push, now=now) for push in pushes]
         named = [(item, item.device_id, _key(item)) for item in items if item.device_id]
-        devices = _find_devices({device_id for _, device_id, _ in named}, now=now) if named else {}
+        ids = list({device_id for _, device_id, _ in named})
+        times = {"today": now - timedelta(days=1), "still_at": now + STILL_WAITING}
+        found = map(KnownDevice._make, fetch(statements.FIND_DEVICES, {"ids": ids, **times}) if ids else ())
+        devices = {device.id: device for device in found}
         # What was stored since the first of these arrived may be one of them, if the answer to that commit was lost.
         answered = (connected_at, min((push.arrived_at or now for push in pushes), default=now))
         repeated = storing.find_repeated(BRIDGE, {key for _, _, key in named}, answered, now=now)
@@ -101,7 +104,11 @@ class Inbound:
     def _verify(self, push: PushNotification, *, now: datetime) -> Item:
         sender = parse_jid(push.origin.sender) or NOBODY
         is_server = bool(sender.domain) and not sender.resource
-        device_id = _claimed_device(push) if is_server and self._domains.serve(sender.domain) else None
+        device_id = None
+        if is_server and self._domains.serve(sender.domain):
+            is_node = push.dialect is Dialect.XEP0357
+            keys = client_keys()
+            device_id = verify_node(push.node, push.secret, keys) if is_node else verify_client(push.client, keys)
         refusal = rules.verify(sender.domain, self._limits, is_server=is_server, is_ours=device_id is not None, now=now)
         return Item(push, sender, Decision(refusal or Verdict.UNKNOWN), None if refusal else device_id)
 
@@ -120,15 +127,8 @@ class Inbound:
         )
 
 
-def _queue(device: Known) -> tuple[str, ChannelKey]:
+def _queue(device: KnownDevice) -> tuple[str, ChannelKey]:
     return device.gateway, channel_key(device.token_type, device.app_topic)
-
-
-def _claimed_device(push: PushNotification) -> UUID | None:
-    """Return the id of the device that a push names, or None if its credentials are not valid."""
-    if push.dialect is Dialect.XEP0357:
-        return verify_node(push.node, push.secret, client_keys())
-    return verify_client(push.client, client_keys())
 
 
 def _key(item: Item) -> bytes:
@@ -144,13 +144,7 @@ def _key(item: Item) -> bytes:
     return hashlib.sha256(b"".join(len(part.encode()).to_bytes(4) + part.encode() for part in parts)).digest()
 
 
-def _find_devices(ids: Iterable[UUID], *, now: datetime) -> dict[UUID, Known]:
-    times = {"today": now - timedelta(days=1), "still_at": now + STILL_WAITING}
-    rows = fetch(statements.FIND_DEVICES, {"ids": list(ids), **times})
-    return {row[0]: Known._make(row) for row in rows}
-
-
-def _new_push(item: Item, device: Known, key: bytes, due_at: datetime, *, now: datetime) -> Claim:
+def _new_push(item: Item, device: KnownDevice, key: bytes, due_at: datetime, *, now: datetime) -> Claim:
     push, has_payload = item.push, item.decision.has_payload
     grade = Grade.HIGH if push.grade is Grade.VOIP and device.is_apple and device.calls_as_alerts else push.grade
     content = rules.text_content(device, push.body)

@@ -94,7 +94,7 @@ class Domains:
         return own.isdisjoint(self.denied) and not (self.allowed and own.isdisjoint(self.allowed))
 
 
-class Known(NamedTuple):
+class KnownDevice(NamedTuple):
     """A stored device that a push names, with its app, its route and its waiting notifications."""
 
     id: UUID
@@ -172,7 +172,7 @@ def verify(domain: str, limits: Limits, *, is_server: bool, is_ours: bool, now: 
 def decide(
     push: PushNotification,
     domain: str,
-    device: Known | None,
+    device: KnownDevice | None,
     limits: Limits,
     *,
     is_repeated: bool,
@@ -199,7 +199,7 @@ def _unknown(domain: str, limits: Limits, seconds: float) -> Verdict:
 
 
 def _refusals(
-    push: PushNotification, device: Known, limits: Limits, seconds: float, *, is_full: bool
+    push: PushNotification, device: KnownDevice, limits: Limits, seconds: float, *, is_full: bool
 ) -> Iterator[Verdict]:
     """Yield the reasons to refuse a push. The caller takes only the first, so that later ones take from no bucket."""
     if not device.is_active:
@@ -214,7 +214,9 @@ def _refusals(
         yield Verdict.BUSY_CALLS
 
 
-def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity: bool, now: datetime) -> Decision:
+def _send(
+    push: PushNotification, device: KnownDevice, limits: Limits, *, has_capacity: bool, now: datetime
+) -> Decision:
     """Decide whether a push goes out with its payload or as a wake-up, by the limits of its device."""
     seconds, has_payload = now.timestamp(), _has_payload(push, device)
     limits.note_marks(device.id, _marks(push, device), seconds)
@@ -229,7 +231,7 @@ def _send(push: PushNotification, device: Known, limits: Limits, *, has_capacity
     return Decision(Verdict.ACCEPTED, now, has_payload=True)
 
 
-def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetime) -> Decision:
+def _wake(push: PushNotification, device: KnownDevice, limits: Limits, *, now: datetime) -> Decision:
     is_background = push.grade is Grade.LOW
     waiting = device.waiting_background if is_background else device.waiting_wake
     if waiting is not None:
@@ -240,12 +242,12 @@ def _wake(push: PushNotification, device: Known, limits: Limits, *, now: datetim
     return Decision(Verdict.ACCEPTED, now + timedelta(seconds=at - now.timestamp()))
 
 
-def _has_payload(push: PushNotification, device: Known) -> bool:
+def _has_payload(push: PushNotification, device: KnownDevice) -> bool:
     is_text_passed = device.passes_texts and bool(push.body) and device.style != Style.CONVERSATIONS
     return push.payload is not None or is_text_passed
 
 
-def _marks(push: PushNotification, device: Known) -> Iterator[Mark]:
+def _marks(push: PushNotification, device: KnownDevice) -> Iterator[Mark]:
     """Yield what a repetition of this push would have in common with it: the stanza's id, or the content.
 
     Two calls are two calls, whatever they contain.
@@ -280,13 +282,13 @@ def time_to_live(grade: Grade, *, has_payload: bool) -> timedelta:
 # The keys of the data are short because a full payload of mod_push2 leaves some 160 of Apple's 4096 bytes.
 
 
-def wake_content(device: Known, grade: Grade, *, is_truncated: bool = False) -> Content:
+def wake_content(device: KnownDevice, grade: Grade, *, is_truncated: bool = False) -> Content:
     """Return the content of a wake-up. ``is_truncated`` says that it replaces a payload that was too large."""
     data = _account(device, "voip" if grade is Grade.VOIP else "wake")
     return Content(device.text, device.sound, data | ({"x": TRUNCATED} if is_truncated else {}))
 
 
-def payload_content(device: Known, grade: Grade, payload: Payload) -> Content:
+def payload_content(device: KnownDevice, grade: Grade, payload: Payload) -> Content:
     """Return the content of a push with a ciphertext, which stays unchanged."""
     data, iv = _account(device, "voip" if grade is Grade.VOIP else "msg"), payload.iv
     if name := CIPHERTEXTS.get(device.style):
@@ -296,13 +298,13 @@ def payload_content(device: Known, grade: Grade, payload: Payload) -> Content:
     return Content(device.text, device.sound, data)
 
 
-def text_content(device: Known, body: str) -> Content:
+def text_content(device: KnownDevice, body: str) -> Content:
     """Return the content of a push with a user's text: Apple shows the text, and the app gets it as `b`."""
     shown = body[:MAX_BODY_CHARACTERS]
     return Content(shown, device.sound, _account(device, "msg") | {"b": shown})
 
 
-def _account(device: Known, kind: str) -> dict[str, str]:
+def _account(device: KnownDevice, kind: str) -> dict[str, str]:
     """Return the data that name the account of a push, and its kind where the app's style has one."""
     tag = device.tag.hex()
     return {"account": tag} if device.style == Style.CONVERSATIONS else {"v": VERSION, "k": kind, "a": tag}

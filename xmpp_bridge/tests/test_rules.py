@@ -19,7 +19,7 @@ from xmpp_bridge.rules import (
     ANSWERS,
     Decision,
     Domains,
-    Known,
+    KnownDevice,
     Verdict,
     answer_to,
     decide,
@@ -103,7 +103,7 @@ def test_a_call_is_tried_for_half_a_minute_a_wake_up_for_an_hour_and_a_payload_f
 
 # Verdicts on pushes ---------------------------------------------------------------------------------------------------
 
-DEVICE = Known(
+DEVICE = KnownDevice(
     id=UUID(int=1),
     is_active=True,
     domain="capulet.test",
@@ -139,7 +139,7 @@ def named(pushed: PushNotification, stanza_id: str) -> PushNotification:
 
 
 def decided(
-    pushed: PushNotification, device: Known | None = DEVICE, limits: Limits | None = None, **facts: Any
+    pushed: PushNotification, device: KnownDevice | None = DEVICE, limits: Limits | None = None, **facts: Any
 ) -> Decision:
     usual = {"domain": "capulet.test", "is_repeated": False, "is_full": False, "has_capacity": True, "now": NOW}
     return decide(pushed, device=device, limits=limits or Limits(Rates()), **usual | facts)
