@@ -9,8 +9,9 @@ On a table that grows none may
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import psycopg
 import pytest
 from django.apps import apps
 from django.db import connection
@@ -19,6 +20,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import Index, TextField
+
+from bench.life import TABLES
 
 # Indexes cannot be made concurrently in the transaction of a test.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,6 +64,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
     ("waku_bridge", "0007_open_replies"): POSTPONED,
     ("waku_bridge", "0008_open_envelopes"): POSTPONED,
+    ("waku_bridge", "0010_envelopes_due_at"): POSTPONED,
 }
 
 # Statements that harm a running server, and what to do instead. The first group is the table.
@@ -164,6 +168,13 @@ def test_the_check_finds_what_a_careless_migration_does(operation: Operation, re
     found = list(_faults(migration, MigrationLoader(connection).project_state()))
     assert bool(found) is bool(reason)
     assert reason in "".join(found)
+
+
+def test_a_first_start_has_few_tables_and_indexes(new_database: Callable[[str], str]) -> None:
+    with psycopg.connect(new_database("first_start")) as database:
+        [(tables, indexes)] = database.execute(TABLES).fetchall()
+    assert tables <= 70, "that are no partitions"
+    assert indexes <= 250, "with those of the days and weeks that are made ahead"
 
 
 def test_every_accepted_migration_exists_and_would_be_refused() -> None:
