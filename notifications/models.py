@@ -228,7 +228,7 @@ class NotificationFacts(models.Model):
 
         @property
         def is_terminal(self) -> bool:
-            return self not in TRANSITIONS
+            return self not in {self.PENDING, self.IN_FLIGHT, self.RETRYING, self.AMBIGUOUS}
 
     class Reports(models.TextChoices):
         """The answer to the sender. It is fixed once, so that a repeated request gets the same one."""
@@ -408,26 +408,8 @@ class Notification(NotificationFacts, OpenFacts):
 NOTIFICATION: LiteralString = """id, request_id, position, public_key_hash, installation_id, type, route_id,
     route_generation, queue_id, dedup_key, collapse_id, grade, payload_dropped, is_wake_up, shortened_by, attempt_count,
     ambiguous_count, created_at, expires_at"""
-_State = Notification.State
-# A notification whose lease was lost may still reach these states, by the result of an earlier attempt.
-_BY_LATE_RESULTS = frozenset({_State.DELIVERED, _State.DEAD_TOKEN, _State.UNDELIVERABLE})
-_WITHOUT_TRYING = frozenset({_State.WITHDRAWN, _State.EXPIRED, _State.DEAD_TOKEN})
-_AFTER_AMBIGUOUS_ATTEMPTS = frozenset({_State.UNCONFIRMED})
-_BY_A_LATER_ONE = frozenset({_State.COALESCED})
-# Every change of state that exists, from → to. `transitions.move` makes no other. A state without an entry is terminal.
-TRANSITIONS: dict[Notification.State, frozenset[Notification.State]] = {
-    _State.PENDING: _WITHOUT_TRYING | _BY_A_LATER_ONE | {_State.IN_FLIGHT, _State.RETRYING},
-    _State.IN_FLIGHT: _BY_LATE_RESULTS | _AFTER_AMBIGUOUS_ATTEMPTS | {_State.RETRYING, _State.AMBIGUOUS},
-    _State.RETRYING: _WITHOUT_TRYING
-    | _AFTER_AMBIGUOUS_ATTEMPTS
-    | _BY_A_LATER_ONE
-    | _BY_LATE_RESULTS
-    | {_State.IN_FLIGHT, _State.RETRYING},
-    _State.AMBIGUOUS: _WITHOUT_TRYING
-    | _AFTER_AMBIGUOUS_ATTEMPTS
-    | _BY_LATE_RESULTS
-    | {_State.IN_FLIGHT, _State.RETRYING},
-}
+# The states of a notification that waits for an attempt.
+WAITING = (Notification.State.PENDING, Notification.State.RETRYING, Notification.State.AMBIGUOUS)
 
 
 class AttemptFacts(models.Model):

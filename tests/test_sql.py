@@ -47,7 +47,7 @@ PUT_TOGETHER = {
     "waku_bridge/inbox/inbox.py": "the conditions of the part of a statement that ends envelopes",
     "xmpp_bridge/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",
-    "notifications/rules/transitions.py": "the conditions of a statement that ends notifications",
+    "notifications/queues/ending.py": "the conditions of a statement that ends notifications",
     "registrations/retention.py": "the names of tables that are walked",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",

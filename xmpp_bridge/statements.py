@@ -5,7 +5,7 @@ from typing import LiteralString
 
 from kit.db.statements import stored, table
 from notifications.models import OpenNotification
-from notifications.queues.queues import WAITS
+from notifications.queues.ending import WAITS
 from registrations.models import Route
 from registrations.statements import DRAWN, MAY_GO
 from xmpp_bridge.models import Device

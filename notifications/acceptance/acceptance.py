@@ -45,12 +45,12 @@ from notifications.models import Notification
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
 from notifications.queues.claim import NO_SLOT, NOTED_FOR, NOWHERE, Claim, open_address
+from notifications.queues.ending import end
 from notifications.queues.queues import Queues
 from notifications.rules import reports
 from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
 from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.rules.reports import Errors, Request
-from notifications.rules.transitions import end
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey
 from registrations.models import Route

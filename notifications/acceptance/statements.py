@@ -13,9 +13,8 @@ from notifications.models import (
     RefusedHour,
     RefusedRequest,
 )
-from notifications.queues.queues import WAITS
+from notifications.queues.ending import WAITS, ending
 from notifications.rules.reports import BYTES_EACH
-from notifications.rules.transitions import ending
 from registrations.models import Registration, Route
 
 State = Notification.State

@@ -32,10 +32,9 @@ from kit.db.partitions import UNDER_WAY
 from notifications.console import channels  # noqa: F401 - registers its page
 from notifications.console.operations import DisableRegistration, DropNotifications, EnableRegistration, TryNow
 from notifications.messages import FAILURES, NotificationType
-from notifications.models import Attempt, Notification, NotificationRequest
+from notifications.models import WAITING, Attempt, Notification, NotificationRequest
 from notifications.queues import queues
 from notifications.rules import reports
-from notifications.rules.transitions import DUE
 from registrations.console.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
 from registrations.console.labels import name_of
 from registrations.models import Registration
@@ -48,7 +47,7 @@ STUCK_AFTER = timedelta(minutes=1)
 MAX_OWNERS = 1000
 State = Notification.State
 # Of notifications, and of requests.
-OPEN_STATES = {*DUE, State.IN_FLIGHT, NotificationRequest.State.WAITING}
+OPEN_STATES = {*WAITING, State.IN_FLIGHT, NotificationRequest.State.WAITING}
 RegistrationAdmin.operations = {"disable": DisableRegistration, "enable": EnableRegistration}
 
 

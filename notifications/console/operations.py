@@ -6,8 +6,7 @@ from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from kit.display import counted
 from notifications.console import operator_actions
-from notifications.models import Notification, OpenNotification
-from notifications.rules.transitions import DUE
+from notifications.models import WAITING, Notification, OpenNotification
 from registrations.models import Registration, Route
 
 State = Route.State
@@ -27,7 +26,7 @@ class DisableRegistration(Operation):
 
     def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
         active = Route.objects.filter(registration__in=rows, state=State.ACTIVE)
-        waiting = OpenNotification.objects.filter(route__in=active, state__in=DUE)
+        waiting = OpenNotification.objects.filter(route__in=active, state__in=WAITING)
         yield f"Registrations with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
         yield f"Notifications that wait for it and are withdrawn: {waiting.count()}."
         yield "Senders are told that nobody is registered."
@@ -69,14 +68,14 @@ class NotificationOperation(Operation):
 
     @classmethod
     def fits(cls, row: Notification) -> bool:
-        return row.state in DUE
+        return row.state in WAITING
 
 
 class TryNow(NotificationOperation):
     label = "Try now"
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        waiting = [row for row in rows if row.state in DUE]
+        waiting = [row for row in rows if row.state in WAITING]
         yield f"Notifications that wait, and would be sent within seconds: {len(waiting)} of {len(rows)}."
         yield "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone."
 
@@ -90,7 +89,7 @@ class DropNotifications(NotificationOperation):
     is_destructive = True
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        waiting = [row for row in rows if row.state in DUE]
+        waiting = [row for row in rows if row.state in WAITING]
         yield f"Notifications that wait, and would never be sent: {len(waiting)} of {len(rows)}."
         yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
 

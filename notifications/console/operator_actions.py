@@ -12,9 +12,9 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from notifications.messages import ChannelKey
-from notifications.models import Notification, OpenNotification
+from notifications.models import WAITING, Notification, OpenNotification
 from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
-from notifications.rules.transitions import DUE, end
+from notifications.queues.ending import end
 from registrations.models import RegistrationEvent, Route
 from registrations.token_types import has_topic
 
@@ -93,7 +93,7 @@ def try_now(notification_ids: Collection[int], *, now: datetime) -> int:
     """Make these notifications due now, and return how many. Workers take them up within seconds, if their channel
     runs.
     """
-    waiting = OpenNotification.objects.filter(pk__in=notification_ids, state__in=DUE)
+    waiting = OpenNotification.objects.filter(pk__in=notification_ids, state__in=WAITING)
     return waiting.filter(due_at__gt=now + A_MOMENT).update(due_at=now)
 
 

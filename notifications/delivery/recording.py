@@ -25,6 +25,7 @@ from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_
 from notifications.models import Notification
 from notifications.queues import breakers, halts, queues
 from notifications.queues.claim import Claim, Done
+from notifications.queues.ending import ending
 from notifications.queues.halts import TRIED_FOR, Reach
 from notifications.queues.queues import Queues
 from notifications.rules.policy import (
@@ -39,7 +40,6 @@ from notifications.rules.policy import (
     retry_max_seconds,
     unproven_retry_at,
 )
-from notifications.rules.transitions import ending
 from registrations import routes
 from registrations.token_types import platform_of
 

@@ -29,8 +29,9 @@ from kit.http import MAX_CONNECTIONS
 from kit.processes import once
 from notifications.messages import ChannelKey, QueueKey
 from notifications.queues import queues
+from notifications.queues.ending import WAITS
 from notifications.queues.halts import Reach
-from notifications.queues.queues import WAITS, Queues
+from notifications.queues.queues import Queues
 
 # The part of MAX_OPEN_NOTIFICATIONS for addresses that nothing was delivered to yet.
 UNPROVEN_SHARE = 0.1

@@ -23,10 +23,10 @@ from notifications.metrics import LEFT_BEHIND
 from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
+from notifications.queues.ending import end
 from notifications.queues.queues import DUE, EXPIRED, UNSORTED, Queues
 from notifications.rules.deadlines import has_expired, lease_until
 from notifications.rules.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
-from notifications.rules.transitions import end, move
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
 
@@ -421,7 +421,7 @@ def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
 def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
     if notification_ids:
         due_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-        move(OpenNotification.objects.filter(pk__in=notification_ids), State.RETRYING, due_at=due_at)
+        OpenNotification.objects.filter(pk__in=notification_ids).update(state=State.RETRYING, due_at=due_at)
 
 
 _of = partial(array_value, "%(ids)b::bigint[]", "n.id")

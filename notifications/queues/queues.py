@@ -22,6 +22,7 @@ from kit.db.base import Rows
 from kit.db.statements import Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue
+from notifications.queues.ending import WAITS
 from notifications.rules.deadlines import HAS_EXPIRED
 
 UNSORTED = 0
@@ -30,7 +31,6 @@ SUCCESS_NOTED_EVERY = timedelta(minutes=1)
 # As often, the last delivery of a gateway on a platform. It is shorter than the pause between two attempts.
 DELIVERY_NOTED_EVERY = timedelta(seconds=5)
 State = Notification.State
-WAITS: LiteralString = f"state <> '{State.IN_FLIGHT}'"
 # The first attempt is due at once, even where this process's clock is up to 5 seconds behind that of the accepting
 # worker. Any other notification is due at its `due_at`. One in flight that is due was claimed by a worker that died.
 DUE: LiteralString = f"""due_at <= %(now)s + interval '5 seconds' AND due_at >= %(nothing_before)s

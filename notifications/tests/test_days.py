@@ -38,7 +38,7 @@ from notifications.models import (
     OpenNotification,
     RequestDigest,
 )
-from notifications.rules.transitions import end
+from notifications.queues.ending import end
 from tests.rig import databases
 from tests.rig.rows import BEHIND, make_answered_request, make_attempt, make_notification, make_request
 from tests.rig.statements import generic_plan, statements
@@ -73,6 +73,7 @@ def partitions(model: type[Notification | NotificationRequest]) -> list[str]:
 def deliver(accepted, *, at: datetime, state=State.DELIVERED) -> None:
     """End the accepted notifications."""
     ids = [claim.notification_id for claim in accepted.claims]
+    OpenNotification.objects.filter(pk__in=ids).update(state=State.RETRYING)
     assert end(ids, state, now=at) == len(ids) > 0
 
 

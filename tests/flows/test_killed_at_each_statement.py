@@ -28,7 +28,6 @@ from kit.db.base import DatabaseWrapper
 from kit.db.statements import fetch
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
-from notifications.rules.transitions import OPEN
 from registrations.messages import TokenType
 from tests.rig import databases
 from tests.rig.budget import first_everyday
@@ -289,7 +288,7 @@ def is_all_done() -> bool:
     waiting = (
         InboundEnvelope.objects.filter(state="received"),
         NotificationRequest.objects.filter(state="waiting"),
-        Notification.objects.filter(state__in=OPEN),
+        Notification.objects.filter(finished_at=None),
         OutboundReply.objects.filter(state="pending"),
     )
     return not any(rows.exists() for rows in waiting)

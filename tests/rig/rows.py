@@ -47,8 +47,8 @@ from notifications.models import (
     OpenRequest,
 )
 from notifications.queues import queues
+from notifications.queues.ending import ending
 from notifications.rules.reports import MISSING, TRIED, Decided, pack, pack_names
-from notifications.rules.transitions import ending
 from registrations.encryption import Purpose, keyring
 from registrations.messages import TokenType, identity_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey

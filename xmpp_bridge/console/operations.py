@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from kit.admin.operations import Done, Operation
 from kit.db.clock import database_now
 from kit.display import counted
-from notifications.models import OpenNotification
-from notifications.rules.transitions import DUE
+from notifications.models import WAITING, OpenNotification
 from registrations.models import Route
 from xmpp_bridge.console import operator_actions
 from xmpp_bridge.models import Device
@@ -75,7 +74,7 @@ class RemoveDevice(Operation):
 
 
 def _withdrawn(route_ids: Iterable[int]) -> str:
-    waiting = OpenNotification.objects.filter(route__in=list(route_ids), state__in=DUE)
+    waiting = OpenNotification.objects.filter(route__in=list(route_ids), state__in=WAITING)
     return f"Waiting notifications that are withdrawn: {waiting.count()}."
 
 
