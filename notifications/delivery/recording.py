@@ -30,15 +30,11 @@ from notifications.queues.halts import TRIED_FOR, Reach
 from notifications.queues.queues import Queues
 from notifications.rules.policy import (
     UNPROVEN_FAILURES,
-    ambiguous_retry_at,
     is_answer,
     is_contact,
     is_failure_of_push,
     may_help_to_drop_payload,
-    retry_at,
-    retry_base_seconds,
-    retry_max_seconds,
-    unproven_retry_at,
+    retry_seconds,
 )
 from registrations import routes
 from registrations.token_types import platform_of
@@ -277,28 +273,17 @@ def _change(
         return Change(claim, FINISHED_BY[result.outcome])
     if result.is_unreached:
         return Change(claim, State.RETRYING, now)  # another process may reach the gateway
-    jitter = random.random()  # noqa: S311 - spreads load, guards nothing
-    if result.outcome is Outcome.AMBIGUOUS:
-        count = claim.ambiguous_count + 1
-        again_at = ambiguous_retry_at(now, count, jitter=jitter, after_seconds=result.retry_after_seconds)
-        return Change(claim, State.AMBIGUOUS, again_at)
-    return Change(claim, State.RETRYING, _retry_at(claim, result, proven, jitter=jitter, now=now))
-
-
-def _retry_at(claim: Claim, result: Result, proven: Collection[int], *, jitter: float, now: datetime) -> datetime:
+    is_ambiguous = result.outcome is Outcome.AMBIGUOUS
     # The failure of a probe is one of its app, so the pause of its push does not grow.
-    count = 1 if claim.is_probe else claim.attempt_number
-    if claim.route_id not in proven and is_failure_of_push(result) and not claim.is_probe:
-        left_seconds = (claim.expires_at - now).total_seconds()
-        return unproven_retry_at(now, claim.attempt_number, result, jitter=jitter, left_seconds=left_seconds)
-    return retry_at(
-        now,
-        count,
-        jitter=jitter,
-        base_seconds=retry_base_seconds(result),
-        max_seconds=retry_max_seconds(result),
-        after_seconds=result.retry_after_seconds,
+    number = claim.ambiguous_count + 1 if is_ambiguous else 1 if claim.is_probe else claim.attempt_number
+    is_of_address = is_failure_of_push(result) and not claim.is_probe and claim.route_id not in proven
+    pause = retry_seconds(
+        result,
+        number,
+        jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
+        left_seconds=(claim.expires_at - now).total_seconds() if is_of_address else None,
     )
+    return Change(claim, State.AMBIGUOUS if is_ambiguous else State.RETRYING, now + timedelta(seconds=pause))
 
 
 # A notification that another attempt ended meanwhile stays as it is.

@@ -5,7 +5,6 @@ The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handlin
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
 
 from notifications.messages import (
@@ -161,56 +160,26 @@ def _wish_against_mention(chat_id: bytes, recipient: Recipient) -> Wish | None:
     return None if chat_id in recipient.allowed_mentions else Wish.MENTION_NOT_ALLOWED
 
 
-def retry_at(
-    now: datetime,
-    attempt_count: int,
-    *,
-    jitter: float,
-    base_seconds: float = FIRST_RETRY_SECONDS,
-    max_seconds: float = MAX_RETRY_SECONDS,
-    after_seconds: float = 0,
-) -> datetime:
-    """Return when to send again: exponential with full jitter (``jitter`` in 0..1), never before ``after_seconds``."""
-    doublings = min(max(attempt_count - 1, 0), MAX_DOUBLINGS)
-    span = min(base_seconds * 2**doublings, max_seconds)
-    return now + timedelta(seconds=max(span * jitter, after_seconds))
+def retry_seconds(result: Result, count: int, *, jitter: float, left_seconds: float | None = None) -> float:
+    """Return the pause before the next attempt, never a shorter one than the gateway asked for. ``jitter`` is in 0..1.
 
-
-def retry_base_seconds(result: Result) -> float:
-    """Return the first pause of the backoff: the one of the error, or else the usual one of the outcome."""
-    usual = CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
-    return result.retry_base_seconds or usual
-
-
-def retry_max_seconds(result: Result) -> float:
-    """Return the longest pause of the backoff. It is never shorter than the first pause of the error.
-
-    An interrupted attempt says nothing about the next.
+    ``count`` is the number of the attempt, or that of the ambiguous ones if this is one. ``left_seconds`` is the rest
+    of the life of a push that failed at an address without a delivery: no long pause takes more than a quarter of it.
     """
-    longest = MAX_SHORT_RETRY_SECONDS if result.code in INTERRUPTIONS else MAX_RETRY_SECONDS
-    return max(longest, result.retry_base_seconds)
-
-
-def unproven_retry_at(
-    now: datetime, attempt_count: int, result: Result, *, jitter: float, left_seconds: float
-) -> datetime:
-    """Return when to send a push again that failed at an address without a delivery.
-
-    ``left_seconds`` is the rest of the push's life: no long pause takes more than a quarter of it.
-    """
-    first = max(retry_base_seconds(result), FIRST_UNPROVEN_PAUSE_SECONDS)
-    grown = first * UNPROVEN_PAUSE_FACTOR ** min(attempt_count - 1, MAX_DOUBLINGS) * (1 + jitter / 5)
-    longest = max(min(MAX_UNPROVEN_PAUSE_SECONDS, left_seconds / 4), first)
-    return now + timedelta(seconds=max(min(grown, longest), result.retry_after_seconds))
-
-
-def ambiguous_retry_at(now: datetime, ambiguous_count: int, *, jitter: float, after_seconds: float = 0) -> datetime:
-    """Return when to send an ambiguous push again: after 10, 30, 90 seconds and so on, plus up to a fifth by
-    ``jitter``.
-    """
-    grown = AMBIGUOUS_PAUSE_FACTOR ** min(ambiguous_count - 1, MAX_DOUBLINGS)
-    pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * grown * (1 + jitter / 5)
-    return now + timedelta(seconds=max(pause, after_seconds))
+    earlier = min(max(count - 1, 0), MAX_DOUBLINGS)
+    first = result.retry_base_seconds or (
+        CONFIG_RETRY_SECONDS if result.outcome is Outcome.CONFIG else FIRST_RETRY_SECONDS
+    )
+    if result.outcome is Outcome.AMBIGUOUS:
+        pause = FIRST_AMBIGUOUS_PAUSE_SECONDS * AMBIGUOUS_PAUSE_FACTOR**earlier * (1 + jitter / 5)
+    elif left_seconds is not None:
+        first = max(first, FIRST_UNPROVEN_PAUSE_SECONDS)
+        longest = max(min(MAX_UNPROVEN_PAUSE_SECONDS, left_seconds / 4), first)
+        pause = min(first * UNPROVEN_PAUSE_FACTOR**earlier * (1 + jitter / 5), longest)
+    else:
+        longest = MAX_SHORT_RETRY_SECONDS if result.code in INTERRUPTIONS else MAX_RETRY_SECONDS
+        pause = min(first * 2**earlier, max(longest, result.retry_base_seconds)) * jitter
+    return max(pause, result.retry_after_seconds)
 
 
 def report_error(*, is_token_dead: bool) -> ReportError:
