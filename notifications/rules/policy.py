@@ -31,14 +31,14 @@ UNPROVEN_FAILURES = 8
 # The pauses before its retries: ten seconds (or the first pause of the error), and five times as long each time, up to
 # an hour. Eight attempts take hours, so that an operator can correct a wrong set-up meanwhile.
 FIRST_UNPROVEN_PAUSE_SECONDS = 10.0
-UNPROVEN_PAUSE_FACTOR = 5
+UNPROVEN_PAUSE_FACTOR = 5.0
 MAX_UNPROVEN_PAUSE_SECONDS = 3600.0
 # Failures that only an operator can repair are retried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
 # A push that may have arrived is sent again with the same collapse id, nine times within a day: a lost push is worse
 # than a duplicate, which replaces the first on the device.
 FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
-AMBIGUOUS_PAUSE_FACTOR = 3
+AMBIGUOUS_PAUSE_FACTOR = 3.0
 # The code of an attempt that ended with a process of ours.
 WORKER_LOST = "worker_lost"
 # The code of an attempt that ended with an exception of ours. Whether it reached the gateway is unknown.
@@ -178,7 +178,7 @@ def retry_seconds(result: Result, count: int, *, jitter: float, left_seconds: fl
         pause = min(first * UNPROVEN_PAUSE_FACTOR**earlier * (1 + jitter / 5), longest)
     else:
         longest = MAX_SHORT_RETRY_SECONDS if result.code in INTERRUPTIONS else MAX_RETRY_SECONDS
-        pause = min(first * 2**earlier, max(longest, result.retry_base_seconds)) * jitter
+        pause = min(first * 2.0**earlier, max(longest, result.retry_base_seconds)) * jitter
     return max(pause, result.retry_after_seconds)
 
 
