@@ -319,8 +319,8 @@ def _every(seconds: float, task: str, *, expires: float | None = None) -> dict[s
 CELERY_BEAT_SCHEDULE = {
     "derive_topic_keys": _every(10.0, "waku_bridge.tasks.derive_topic_keys"),
     # Purges run often and briefly, so that the rows of a whole day never accumulate.
-    "purge_envelopes": _every(30.0, "waku_bridge.tasks.purge"),
-    "purge_requests": _every(30.0, "notifications.tasks.purge"),
+    "purge_envelopes": _every(60.0, "waku_bridge.tasks.purge"),
+    "purge_requests": _every(60.0, "notifications.tasks.purge"),
     "expire_registrations": _every(21_600.0, "waku_bridge.tasks.expire_registrations", expires=3600),
     "purge_events": _every(21_600.0, "registrations.tasks.purge", expires=3600),
     "purge_devices": _every(300.0, "xmpp_bridge.tasks.purge"),
