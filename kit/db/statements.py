@@ -75,17 +75,6 @@ def table(model: type[Model]) -> LiteralString:
     return model._meta.db_table  # noqa: SLF001 - documented
 
 
-def new_ids(*wanted: tuple[str, int]) -> Statement:
-    """Return a statement that takes the next ids of several tables. ``wanted`` has the number of ids by table.
-
-    With the ids, rows of several tables that refer to each other can be inserted at once. The statement returns one
-    row, with an array for each table.
-    """
-    lists = ", ".join("ARRAY(SELECT nextval(%s::regclass) FROM generate_series(1, %s))" for _ in wanted)
-    parameters = [value for table, number in wanted for value in (f"{table}_id_seq", number)]
-    return f"SELECT {lists}", parameters
-
-
 def stored(table: LiteralString, *, where: LiteralString = "true", index: LiteralString = "") -> LiteralString:
     """Return an SQL expression for the number of rows in a table, or in a partial index with the condition ``where``.
 

@@ -234,7 +234,7 @@ def _look_up(
     stored, found, ids, waiting = fetch_each(
         storing.find_known(bridge, request_keys, {dedup_key(*push) for push in pushes}, now=now),
         _find_addressees({(n.public_key_hash, n.installation_id) for _, n in pushes}, now=now),
-        storing.ids_for(len(batch), len(pushes), len(pushes)),
+        (statements.NEW_IDS, {"requests": len(batch), "notifications": len(pushes), "attempts": len(pushes)}),
         queues.ALL,
     )
     return storing.read_known(bridge, request_keys, stored), _read_addressees(found), ids, queues.read_queues(waiting)

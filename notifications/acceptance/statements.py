@@ -70,6 +70,14 @@ FIND_REQUESTS: LiteralString = f"""
     WHERE bridge = %(bridge)s AND request_key = ANY (%(keys)b::bytea[]) AND ended_on >= %(since)s
 """
 
+# Rows of several tables that refer to each other are inserted at once, with ids that were taken before. Ids that no row
+# takes then are never used.
+NEW_IDS: LiteralString = """
+    SELECT ARRAY(SELECT nextval('notifications_openrequest_id_seq') FROM generate_series(1, %(requests)s)),
+           ARRAY(SELECT nextval('notifications_opennotification_id_seq') FROM generate_series(1, %(notifications)s)),
+           ARRAY(SELECT nextval('notifications_endedattempt_id_seq') FROM generate_series(1, %(attempts)s))
+"""
+
 # Storing --------------------------------------------------------------------------------------------------------------
 
 # Rows are inserted in the order of their keys (`digest`, `dedup_key`). Workers that store the same rows then wait for

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kit.batches.batch import wake as wake_workers
 from kit.db.base import Rows
 from kit.db.partitions import day_of, first_day, with_days
-from kit.db.statements import Statement, fetch, new_ids, write, write_rows
+from kit.db.statements import Statement, fetch, write, write_rows
 from kit.metrics import count
 from notifications import metrics
 from notifications.acceptance import statements
@@ -47,15 +47,6 @@ _OF_CLAIM = (
     *("route_generation", "collapse_id", "chat_id", "message", "wake", "grade", "due_at", "expires_at", "unsent_since"),
     *("gateway", "installation_id", "dedup_key", "shortened_by", "is_wake_up"),
 )
-
-
-def ids_for(requests: int, notifications: int, attempts: int) -> Statement:
-    """Return the statement that takes ids for these numbers of rows. It returns one row, with three lists."""
-    return new_ids(
-        ("notifications_openrequest", requests),
-        ("notifications_opennotification", notifications),
-        ("notifications_endedattempt", attempts),
-    )
 
 
 def store(
@@ -198,7 +189,8 @@ def store_pushes(bridge: str, pushes: Sequence[tuple[Claim, bytes]], *, now: dat
     if not pushes:
         return
     requests, stored = [], []
-    [(request_ids, notification_ids, _)] = fetch(*ids_for(len(pushes), len(pushes), 0))
+    wanted = {"requests": len(pushes), "notifications": len(pushes), "attempts": 0}
+    [(request_ids, notification_ids, _)] = fetch(statements.NEW_IDS, wanted)
     for (push, sender), request_id, notification_id in zip(pushes, request_ids, notification_ids, strict=True):
         # A dedup key may be used again when it is released. The keys of a request and of a collapsed push may not.
         key = push.dedup_key + round(now.timestamp() * 10**6).to_bytes(8)

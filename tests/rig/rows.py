@@ -30,7 +30,8 @@ from django.db.models import (
 from django.utils import timezone
 
 from kit.db.partitions import day_of
-from kit.db.statements import fetch, new_ids
+from kit.db.statements import fetch
+from notifications.acceptance.statements import NEW_IDS
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import PushNotification, QueueKey, ReportError
 from notifications.models import (
@@ -179,7 +180,7 @@ def _note_in_request(row: OpenNotification | EndedNotification) -> None:
 
 
 def new_attempt_id() -> int:
-    [([pk],)] = fetch(*new_ids(("notifications_endedattempt", 1)))
+    [(_, _, [pk])] = fetch(NEW_IDS, {"requests": 0, "notifications": 0, "attempts": 1})
     return int(pk)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
-from kit.db.statements import array_value, fetch, fetch_each, new_ids, write, write_rows
+from kit.db.statements import array_value, fetch, fetch_each, write, write_rows
 from registrations.models import TopicKey
-from tests.rig.rows import make_request, make_topic_key
-from tests.rig.statements import round_trips, statements
+from tests.rig.rows import make_topic_key
+from tests.rig.statements import round_trips
 
 pytestmark = pytest.mark.django_db
 AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -195,16 +195,6 @@ def test_a_transaction_makes_a_round_trip_for_each_read_and_one_for_its_commit(p
         for step in path.split():
             steps[step]()
     assert len(made) == trips
-
-
-def test_new_ids_come_from_the_sequences_of_django_in_one_statement():
-    before = make_request().pk
-    with statements() as sent:
-        wanted = new_ids(("notifications_openrequest", 3), ("notifications_opennotification", 1000))
-        [(requests, notifications)] = fetch(*wanted)
-    assert (len(set(notifications)), len(sent)) == (1000, 1)
-    assert before < requests[0] < requests[1] < requests[2] < make_request().pk
-    assert fetch(*new_ids(("notifications_endedattempt", 0), ("notifications_opennotification", 0))) == [([], [])]
 
 
 # Many rows ------------------------------------------------------------------------------------------------------------

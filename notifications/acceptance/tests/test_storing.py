@@ -14,13 +14,15 @@ from django.utils import timezone
 from kit.db.reasons import sqlstate
 from kit.db.statements import fetch
 from notifications.acceptance import storing
+from notifications.acceptance.statements import NEW_IDS
 from notifications.messages import ChannelKey, Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest, OpenNotification
 from notifications.queues.claim import Claim
 from notifications.rules.reports import Request
 from registrations.models import Route
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
-from tests.rig.rows import make_notification, make_route
+from tests.rig.rows import make_notification, make_request, make_route
+from tests.rig.statements import statements
 
 pytestmark = pytest.mark.django_db
 WAKE = Content("New message", "default", {"k": "wake"}).encode()
@@ -56,7 +58,8 @@ def store(*pushes: Claim) -> None:
 def store_as(pushes: Sequence[Claim], request_keys: Sequence[bytes]) -> None:
     """Store pushes, each in a request with a key that may be repeated."""
     now = timezone.now()
-    [(request_ids, ids, _)] = fetch(*storing.ids_for(len(pushes), len(pushes), 0))
+    wanted = {"requests": len(pushes), "notifications": len(pushes), "attempts": 0}
+    [(request_ids, ids, _)] = fetch(NEW_IDS, wanted)
     requests = [
         Request(pk, "test-bridge", key, b"", b"", now, now, b"", request_key=key, sender_digest=b"s" * 16)
         for pk, key in zip(request_ids, request_keys, strict=True)
@@ -146,6 +149,14 @@ def test_a_key_that_another_worker_has_stored_anew_is_not_released() -> None:
 def test_no_payload_is_in_a_repr() -> None:
     assert "AAAA" not in repr(pushed())
     assert "AAAA" not in repr(Content("t", "s", {"e": "AAAA"}))
+
+
+def test_new_ids_come_from_the_sequences_of_django_in_one_statement() -> None:
+    before = make_request().pk
+    with statements() as sent:
+        [(requests, notifications, attempts)] = fetch(NEW_IDS, {"requests": 3, "notifications": 1000, "attempts": 0})
+    assert (len(set(notifications)), attempts, len(sent)) == (1000, [], 1)
+    assert before < requests[0] < requests[1] < requests[2] < make_request().pk
 
 
 @pytest.mark.django_db(transaction=True)
