@@ -81,6 +81,7 @@ from kit.processes.starting import OWN_FAULT  # noqa: E402
 from pushserver.indicators import asking  # noqa: E402
 from tests.rig import budget, databases  # noqa: E402
 from tests.rig.server import Fleet, NewFleet, running  # noqa: E402
+from waku_bridge.inbox.processing import query_limits  # noqa: E402
 
 asking.KEPT_SECONDS = 0.0  # no cached answers, because tests change the servers' state and request it again at once
 
@@ -222,6 +223,7 @@ def no_own_faults() -> None:
 def full_buckets() -> None:
     """Forget what earlier tests spent, because many tests have the same time and the same sender."""
     vars(own_buckets()).update(vars(SharedBuckets()))
+    query_limits.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -107,8 +107,8 @@ def server(time: Time, gateway: RecordingGateway, instead: Instead, monkeypatch:
     buckets, admission = SharedBuckets(share), Admission()
     instead(own_buckets, lambda: buckets)
     instead(own_admission, lambda: admission)
-    limits = cache(partial(queries.Limits, clock=time.seconds, share=share))
-    monkeypatch.setattr(processing, "_query_limits", limits)
+    limits = queries.Limits(processing.QUERIES_PER_KEY_PER_MINUTE, clock=time.seconds, share=share)
+    monkeypatch.setattr(processing, "query_limits", lambda: limits)
     return Server(time, Process(gateway))
 
 

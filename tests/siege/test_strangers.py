@@ -99,7 +99,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(Process(RecordingGateway(Outcome.DELIVERED)))
     limits = Limits(processing.QUERIES_PER_KEY_PER_MINUTE, clock=lambda: world.now.timestamp())  # noqa: PLW0108 - it changes
-    monkeypatch.setattr(processing, "_query_limits", lambda _: limits)
+    monkeypatch.setattr(processing, "query_limits", lambda: limits)
     return world
 
 

@@ -385,7 +385,7 @@ class Simulation:
         patch.setattr(acceptance, "own_admission", lambda: self._current().admission)
         for module in (acceptance, quotas, processing, steps):
             patch.setattr(module, "own_buckets", lambda: self._current().buckets)
-        patch.setattr(processing, "_query_limits", lambda *_: self._current().query_limits)
+        patch.setattr(processing, "query_limits", lambda: self._current().query_limits)
 
     def _monotonic(self) -> float:
         return self.world.agenda.monotonic()

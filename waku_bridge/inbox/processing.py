@@ -13,7 +13,6 @@ from functools import cache
 
 import structlog
 from django.conf import settings
-from django.db import transaction
 
 from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, per_minute
 from kit.buckets.shared import own_buckets
@@ -36,7 +35,7 @@ from waku_bridge.codec.keys import DecryptionKey, key_hash
 from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.inbox import faults, inbox
 from waku_bridge.inbox.inbox import MESSAGE_TYPES, Item, State
-from waku_bridge.inbox.queries import Asked, Limits, Verdicts
+from waku_bridge.inbox.queries import Asked, Limits
 from waku_bridge.messages import (
     BRIDGE,
     Body,
@@ -231,25 +230,27 @@ def _answer_queries(items: Iterable[Item], *, now: datetime) -> list[Reply]:
     if not queries:
         return []
     asked = [Asked(d.author, body.public_key_hashes, len(i.payload), i.content_topic) for i, d, body in queries]
-    verdicts = Verdicts(_query_limits(QUERIES_PER_KEY_PER_MINUTE), asked, own_buckets(), at=now)
-    wanted = {key for keys in verdicts.wanted if not isinstance(keys, str) for key in keys}
+    limits = query_limits()
+    refusals = [limits.refusal(query, own_buckets(), at=now) for query in asked]
+    allowed = [() if why else query.public_key_hashes for query, why in zip(asked, refusals, strict=True)]
+    wanted = {key for keys in allowed for key in keys}
     own_keys = [identity.pub33 for identity in server_identities()]
     found = lookup.find(wanted, server_public_keys=own_keys) if wanted else {}
     replies: list[Reply] = []
-    for (item, decoded, _), query, keys in zip(queries, asked, verdicts.wanted, strict=True):
-        infos = [] if isinstance(keys, str) else [info for key in keys for info in found.get(key, ())]
-        if answers := tuple(verdicts.fitting(query, infos)):
+    for (item, decoded, _), query, keys, why in zip(queries, asked, allowed, refusals, strict=True):
+        infos = [info for key in dict.fromkeys(keys) for info in found.get(key, ())]
+        if answers := tuple(limits.fitting(query, infos)):
             item.reason = ""  # an earlier attempt at this batch may have set it
             replies += _answers(item, decoded, answers)
         else:
-            item.reason = keys if isinstance(keys, str) else "nothing_found"
-    transaction.on_commit(verdicts.take)
+            item.reason = why or "nothing_found"
     return replies
 
 
 @cache
-def _query_limits(per_minute: int) -> Limits:
-    return Limits(per_minute)
+def query_limits() -> Limits:
+    """Return the limits of queries in this process."""
+    return Limits(QUERIES_PER_KEY_PER_MINUTE)
 
 
 def _answers(item: Item, decoded: Decoded, infos: Sequence[QueryInfo]) -> Iterator[Reply]:

@@ -13,10 +13,8 @@ Only the topic of a query is charged. If every key that it names were charged, t
 users would block all other queries about these users.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from hashlib import sha256
 from time import monotonic
 from typing import NamedTuple
@@ -55,7 +53,10 @@ class Asked(NamedTuple):
 
 
 class Limits:
-    """The limits of one process: the queries that it answered lately, and the rates that all processes share."""
+    """The limits of one process: the queries that it answered lately, and the rates that all processes share.
+
+    A batch charges them at once. Call `keep` after its commit, or `take_back` after a rollback.
+    """
 
     def __init__(
         self,
@@ -63,58 +64,24 @@ class Limits:
         clock: Callable[[], float] = monotonic,
         share: Share | None = None,
     ) -> None:
-        self.of_key = per_minute(per_key_and_minute)
+        self._of_key = per_minute(per_key_and_minute)
         self._clock = clock
         self._share = share or own_share()
         self._buckets = Buckets(MAX_REMEMBERED, SHARED.__contains__)
+        self.keep, self.take_back = self._buckets.keep, self._buckets.take_back
 
-    def is_repeated(self, query: Asked) -> bool:
-        """Return whether the same query was answered a moment ago."""
-        return not self._buckets.has(_again(query), now=self._clock())
-
-    def excess(self, name: str | bytes) -> float:
-        """Return how many bytes for long answers are left in the bucket of a key, or in one of the shared ones."""
-        return self._buckets.left(self._excess(name), now=self._clock())
-
-    def take(self, queries: Iterable[Asked], excess_bytes: Mapping[str | bytes, int]) -> None:
-        """Note these queries as answered, and take the excess bytes of their answers from the buckets."""
-        now = self._clock()
-        for name, taken in excess_bytes.items():
-            self._buckets.spend(self._excess(name), taken, now=now)
-        for query in queries:
-            self._buckets.spend(_again(query), now=now)
-        self._buckets.keep()
-
-    def _excess(self, name: str | bytes) -> Charge:
-        if isinstance(name, bytes):
-            return Charge(name, EXCESS_OF_KEY)
-        return Charge(name, part(SHARED[name], self._share.part))
-
-
-class Verdicts:
-    """The verdict about each query of one batch: the key hashes that may be answered, or a reason.
-
-    It is made in the transaction of the batch. Call `take` after the commit, to note which queries were answered.
-    """
-
-    def __init__(self, limits: Limits, queries: Sequence[Asked], shared: SharedBuckets, *, at: datetime) -> None:
-        self._limits = limits
-        self._answered: dict[tuple[bytes, tuple[bytes, ...]], Asked] = {}
-        self._excess_taken = Counter[str | bytes]()
-        self._take = partial(shared.take, now=at)
-        self.wanted = [self._wanted(query) for query in queries]
-
-    def _wanted(self, query: Asked) -> tuple[bytes, ...] | str:
-        """Return the key hashes of a query that may be answered, or the reason why none of them may.
+    def refusal(self, query: Asked, shared: SharedBuckets, *, at: datetime) -> str:
+        """Return the reason why a query may not be answered. If there is none, the text is empty and it is charged.
 
         Only an answer makes later copies repetitions. Anybody can send a copy on a topic that is beyond its limit.
         """
-        if query[:2] in self._answered or self._limits.is_repeated(query):
+        again = Charge(sha256(b"".join((query.author, *query.public_key_hashes))).digest(), ANSWERED_AGAIN)
+        if not self._buckets.has(again, now=self._clock()):
             return REPEATED
-        if not self._take([(TOPIC + query.content_topic.encode(), self._limits.of_key)]):
+        if not shared.take([(TOPIC + query.content_topic.encode(), self._of_key)], now=at):
             return TOO_MANY
-        self._answered[query[:2]] = query
-        return tuple(dict.fromkeys(query.public_key_hashes))
+        self._buckets.spend(again, now=self._clock())
+        return ""
 
     def fitting(self, query: Asked, infos: Sequence[QueryInfo]) -> Iterator[QueryInfo]:
         """Yield the installations that fit into the answer, in their order."""
@@ -124,25 +91,15 @@ class Verdicts:
             excess = max(0, size - MAX_AMPLIFICATION * query.size_bytes)
             needed, key = min(excess, _size(info)), info.public_key_hash
             buckets = (key, EXCESS) if key in proven else (EXCESS_OF_OTHERS,)
-            if size > MAX_ANSWER_BYTES or not self._take_excess(needed, buckets):
+            if size > MAX_ANSWER_BYTES or (needed and not any(self.take_excess(name, needed) for name in buckets)):
                 return
             yield info
 
-    def _take_excess(self, needed: int, buckets: Iterable[str | bytes]) -> bool:
-        """Take bytes from the first of these buckets that has as many, and return whether one has."""
-        for name in buckets if needed else ():
-            if self._limits.excess(name) - self._excess_taken[name] >= needed:
-                self._excess_taken[name] += needed
-                return True
-        return not needed
-
-    def take(self) -> None:
-        """Note which queries were answered. Call it after the commit."""
-        self._limits.take(self._answered.values(), self._excess_taken)
-
-
-def _again(query: Asked) -> Charge:
-    return Charge(sha256(b"".join((query.author, *query.public_key_hashes))).digest(), ANSWERED_AGAIN)
+    def take_excess(self, name: str | bytes, size_bytes: int) -> bool:
+        """Take bytes for a long answer from the bucket of a key, or a shared one, and return whether it has as many."""
+        is_of_key = isinstance(name, bytes)
+        limits = EXCESS_OF_KEY if is_of_key else part(SHARED[str(name)], self._share.part)
+        return self._buckets.take((name, limits), count=size_bytes, now=self._clock())
 
 
 def _size(info: QueryInfo) -> int:

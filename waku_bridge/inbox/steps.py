@@ -64,10 +64,12 @@ class InboxStep(Step):
         if decided.needs_keys:
             self._intake.want_keys()
         own_buckets().keep()
+        processing.query_limits().keep()
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         """Forget the decisions of the batch, and return the tokens that it took."""
         own_buckets().take_back()
+        processing.query_limits().take_back()
         self._intake.delivery.limits.give_back()
         self._intake.journal.clear()
 

@@ -64,11 +64,6 @@ State = InboundEnvelope.State
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_answered():
-    processing._query_limits.cache_clear()
-
-
 def reasons():
     rows = InboundEnvelope.objects.order_by("timestamp_ns")
     return [(row.state, row.reason) for row in rows]

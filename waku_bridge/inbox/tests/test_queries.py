@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from itertools import count
 
 import pytest
-from django.db import transaction
 
 from kit.buckets.shared import Share, SharedBuckets
 from registrations.messages import QueryInfo
@@ -17,7 +16,6 @@ from waku_bridge.inbox.queries import (
     TOO_MANY,
     Asked,
     Limits,
-    Verdicts,
 )
 
 pytestmark = pytest.mark.django_db
@@ -35,14 +33,18 @@ QUERY = asked(ALICE)
 
 
 class OneWorker(Limits):
-    """The limits of a single worker, which notes each answered query."""
+    """The limits of a single worker, whose batches are committed at once."""
 
     def __init__(self) -> None:
         super().__init__(2, lambda: 1000.0, Share())
         self.shared = SharedBuckets(Share(), capacity=100)
 
-    def ask(self, *queries: Asked) -> Verdicts:
-        return Verdicts(self, queries, self.shared, at=datetime.fromtimestamp(1000, UTC))
+    def ask(self, query: Asked) -> str:
+        return self.refusal(query, self.shared, at=datetime.fromtimestamp(1000, UTC))
+
+    def committed(self) -> None:
+        self.keep()
+        self.shared.keep()
 
 
 @pytest.fixture
@@ -50,11 +52,11 @@ def limits() -> OneWorker:
     return OneWorker()
 
 
-def answered(limits: OneWorker, *queries: Asked) -> list[object]:
-    verdicts = limits.ask(*queries)
-    verdicts.take()
-    limits.shared.keep()
-    return list(verdicts.wanted)
+def refused(limits: OneWorker, *queries: Asked) -> list[str]:
+    """Return the reason why each of these queries of a batch is refused, or an empty text."""
+    refusals = [limits.ask(query) for query in queries]
+    limits.committed()
+    return refusals
 
 
 def info(contacts: int = 0, installation: str = "one", *, of: bytes = ALICE, is_proven: bool = False) -> QueryInfo:
@@ -63,17 +65,17 @@ def info(contacts: int = 0, installation: str = "one", *, of: bytes = ALICE, is_
 
 
 def reported(limits: OneWorker, *infos: QueryInfo, query: Asked = QUERY) -> int:
-    verdicts = limits.ask(query)
-    number = len(list(verdicts.fitting(query, infos)))
-    verdicts.take()
+    number = len(list(limits.fitting(query, infos)))
+    limits.keep()
     return number
 
 
-def test_a_verdict_that_is_not_committed_takes_no_tokens(limits: OneWorker) -> None:
+def test_a_batch_that_is_not_committed_takes_no_tokens(limits: OneWorker) -> None:
     for _ in range(5):
-        assert limits.ask(QUERY).wanted == [(ALICE,)]
+        assert limits.ask(QUERY) == ""
+        assert len(list(limits.fitting(QUERY, [info(1900)] * 23))) == 1
         limits.shared.take_back()
-        transaction.set_rollback(True)
+        limits.take_back()
 
 
 LONG = 256 + 1900 * 68 - 64 * 300  # the excess of the answer about an installation with 1 900 contacts
@@ -92,24 +94,25 @@ def author() -> bytes:
 def test_no_user_goes_without_long_answers_because_of_another_or_of_made_up_keys(limits: OneWorker) -> None:
     many_reported(limits, 40)
     many_reported(limits, 40, is_proven=True)
-    assert limits.excess(EXCESS) < LONG
+    assert not limits.take_excess(EXCESS, LONG)
     assert many_reported(limits, 2, of=BOB, is_proven=True) == 1
     assert many_reported(limits, 2, of=CAROL) == 0
 
 
 def test_an_installation_without_a_delivery_beside_one_with_a_proven_address_counts_as_this(limits: OneWorker) -> None:
     """So a new phone of a user is found, however many outsiders there are."""
-    limits.take([], {EXCESS_OF_OTHERS: 10**9})
+    while limits.take_excess(EXCESS_OF_OTHERS, LONG):
+        limits.keep()
     assert reported(limits, info(1000), info(is_proven=True)) == 2
 
 
 def test_made_up_keys_neither_fill_the_memory_nor_raise_the_limit_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MAX_REMEMBERED", 100)
     limits = OneWorker()
-    assert answered(limits, QUERY, QUERY._replace(author=OTHER)) == [(ALICE,)] * 2
+    assert refused(limits, QUERY, QUERY._replace(author=OTHER)) == ["", ""]
     for number in range(1000):
-        answered(limits, asked(number.to_bytes(64)))
-    assert answered(limits, QUERY, QUERY._replace(author=b"another")) == [REPEATED, TOO_MANY]
+        refused(limits, asked(number.to_bytes(64)))
+    assert refused(limits, QUERY, QUERY._replace(author=b"another")) == [REPEATED, TOO_MANY]
     assert len(limits._buckets) <= 101
     assert len(limits.shared._known) <= 101
 
@@ -117,7 +120,7 @@ def test_made_up_keys_neither_fill_the_memory_nor_raise_the_limit_of_a_key(monke
 def test_overlong_keys_take_no_more_memory_than_others(limits: OneWorker) -> None:
     """The row of a bucket cannot have a key of more than some 2 700 bytes."""
     shown = [asked(bytes([number]) * 100_000, size=100_300) for number in range(4)]
-    assert TOO_MANY not in [answered(limits, each)[0] for each in shown]
+    assert TOO_MANY not in refused(limits, *shown)
     assert all(isinstance(name, str) or len(name) == 32 for name in limits._buckets._full_at)
     assert all(len(name) < 32 for name in limits.shared._known._full_at)
 
@@ -127,14 +130,14 @@ def test_a_query_that_names_many_keys_is_charged_to_none_of_their_limits(limits:
     victims = [number.to_bytes(64) for number in range(100)]
     for number in range(10):
         author = bytes([number]) * 33
-        answered(limits, asked(CAROL, *victims, author=author))  # on the topic of another key in the query
-        answered(limits, asked(*victims, author=author, on=BOB))  # on that of a key that is not in the query
-    assert answered(limits, asked(CAROL, author=OTHER)) == [TOO_MANY]
-    assert answered(limits, *(asked(victim, author=OTHER) for victim in victims)) == [(victim,) for victim in victims]
+        refused(limits, asked(CAROL, *victims, author=author))  # on the topic of another key in the query
+        refused(limits, asked(*victims, author=author, on=BOB))  # on that of a key that is not in the query
+    assert refused(limits, asked(CAROL, author=OTHER)) == [TOO_MANY]
+    assert not any(refused(limits, *(asked(victim, author=OTHER) for victim in victims)))
 
 
 def test_a_copy_of_a_query_on_a_topic_beyond_its_limit_does_not_silence_the_query(limits: OneWorker) -> None:
     for _ in range(10):
-        answered(limits, asked(CAROL, author=author()))
+        refused(limits, asked(CAROL, author=author()))
     copy, query = asked(ALICE, author=OTHER, on=CAROL), asked(ALICE, author=OTHER)
-    assert answered(limits, copy, query, query) == [TOO_MANY, (ALICE,), REPEATED]
+    assert refused(limits, copy, query, query) == [TOO_MANY, "", REPEATED]
