@@ -36,6 +36,6 @@ def register(name: str, open_it: Open) -> None:
     _registered[name] = open_it
 
 
-def open_all(delivery: Delivery, wakeup: Wakeup) -> dict[str, Bridge]:
-    """Open every registered bridge for this process, and return them by name."""
-    return {name: open_it(delivery, wakeup) for name, open_it in _registered.items()}
+def open_all(delivery: Delivery, wakeup: Wakeup) -> list[Bridge]:
+    """Open every registered bridge for this process."""
+    return [open_it(delivery, wakeup) for open_it in _registered.values()]

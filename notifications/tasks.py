@@ -41,8 +41,8 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
     open_all()
     delivery = Delivery(gateway_for, wakeup)
     opened = bridges.open_all(delivery, wakeup)
-    intake = [step for bridge in opened.values() for step in bridge.intake()]
-    outlet = [step for bridge in opened.values() for step in bridge.outlet()]
+    intake = [step for bridge in opened for step in bridge.intake()]
+    outlet = [step for bridge in opened for step in bridge.outlet()]
     return [*intake, *delivery.steps(), *outlet]
 
 

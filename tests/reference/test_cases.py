@@ -171,7 +171,7 @@ def test_sends_gorush_the_body_that_status_go_sends(case, monkeypatch):
         message=notification.message,
         collapse_id="c",
     )
-    [ours] = json.loads(push_api.build_request(push_api.fit(push).notification))["notifications"]
+    [ours] = json.loads(push_api.build_request(push_api.fit(push)[0]))["notifications"]
     ours = {name: value for name, value in ours.items() if name not in ADDED}
     ours["data"].pop("deepLink", None)
     if registration.token_type == TokenType.FIREBASE:

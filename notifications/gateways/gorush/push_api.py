@@ -7,7 +7,7 @@ an entry means that Apple or Google took the push (gorush.md, 1.5 and 3.7).
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -34,23 +34,16 @@ MAX_PAYLOAD_BYTES = 4096
 NO_PLATFORM = 0
 
 
-class Fitted(NamedTuple):
-    """A push within the limits: gorush's notification, and whether the payload was too large for it."""
-
-    notification: dict[str, Any]
-    is_truncated: bool
-
-
-def fit(push: Push) -> Fitted:
-    """Return the notification for gorush, without the payload if that is too large.
+def fit(push: Push) -> tuple[dict[str, Any], bool]:
+    """Return the notification for gorush, and whether it goes without its payload, because that is too large.
 
     A ciphertext cannot be shortened, and a device that is woken fetches the message itself.
     """
     address = read_address(push.address)
     whole = _notification(push, address, push.message)
     if not push.message or payload_size_bytes(whole) <= _limit_bytes(whole):
-        return Fitted(whole, is_truncated=False)
-    return Fitted(_notification(push, address, b""), is_truncated=True)
+        return whole, False
+    return _notification(push, address, b""), True
 
 
 def build_request(notification: Mapping[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ DATA = {"encryptedMessage": "0x0d", "chatId": "0x0c", "publicKey": "0x0a0b"}
 
 
 def built(push):
-    body = json.loads(build_request(fit(push).notification))
+    body = json.loads(build_request(fit(push)[0]))
     assert list(body) == ["notifications"]
     [notification] = body["notifications"]
     return notification
@@ -151,7 +151,7 @@ def push(channel: ChannelKey, grade: Grade, *, content: Content | None = None, *
 
 
 def body(channel: ChannelKey, grade: Grade, **fields: Any) -> dict[str, Any]:
-    return fit(push(channel, grade, content=message(), **fields)).notification
+    return fit(push(channel, grade, content=message(), **fields))[0]
 
 
 def test_a_call_rings_at_apple_with_the_token_for_calls() -> None:
@@ -216,7 +216,7 @@ def test_a_call_without_a_token_for_calls_or_whose_payload_was_dropped_is_an_ale
     address = DeviceAddress(TOKEN, CALL_TOKEN)
     dropped = push(TO_APPLE, Grade.VOIP, address=address, is_payload_dropped=True)
     assert (body(TO_APPLE, Grade.VOIP)["push_type"], body(TO_APPLE, Grade.VOIP)["tokens"]) == ("alert", [TOKEN])
-    assert (fit(dropped).notification["push_type"], device_token(dropped)) == ("alert", TOKEN)
+    assert (fit(dropped)[0]["push_type"], device_token(dropped)) == ("alert", TOKEN)
     assert device_token(push(TO_APPLE, Grade.VOIP, address=address)) == CALL_TOKEN
 
 
@@ -232,13 +232,13 @@ def test_the_largest_payload_of_mod_push2_fits_and_beyond_the_budget_the_device_
     def fitted(length: int) -> Any:
         return fit(push(channel, grade, content=message("A" * length), address=address))
 
-    largest = max(length for length in range(3900, limit) if not fitted(length).is_truncated)
-    data = fitted(largest).notification["data"]
+    largest = max(length for length in range(3900, limit) if not fitted(length)[1])
+    [whole, _] = fitted(largest)
     assert largest >= 3936
-    size = sum(len(k) + len(v) for k, v in data.items())
-    assert (payload_size_bytes(fitted(largest).notification) if channel is TO_APPLE else size) == limit
-    beyond = fitted(largest + 1)
-    assert (beyond.is_truncated, beyond.notification["data"]) == (True, WAKE.data)
+    size = sum(len(k) + len(v) for k, v in whole["data"].items())
+    assert (payload_size_bytes(whole) if channel is TO_APPLE else size) == limit
+    beyond, is_truncated = fitted(largest + 1)
+    assert (is_truncated, beyond["data"]) == (True, WAKE.data)
 
 
 def test_the_size_is_the_one_that_apple_receives() -> None:
