@@ -91,10 +91,9 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Chan
     _note_routes(believed, known, now=now)
     _bring_forward(believed, now=now)
     renewed = _find_renewed(believed)
+    given_up = {claim.attempt_id for claim, _ in results if claim.failure_count + 1 >= UNPROVEN_FAILURES} & failed
     changes = [
-        _give_up(claim)
-        if claim.attempt_id in failed and claim.failure_count + 1 >= UNPROVEN_FAILURES
-        else _change(claim, result, proven, renewed, now=now)
+        _give_up(claim) if claim.attempt_id in given_up else _change(claim, result, proven, renewed, now=now)
         for claim, result in believed
     ]
     _finish([change for change in changes if change.is_end], now=now)

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from math import inf
 from time import monotonic, time_ns
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 import structlog
 from django.conf import settings
@@ -101,9 +101,14 @@ class PushSends(InFlight[Done | Request]):
         result = _timed(await _try(self._gateway_for, claim), began_at)
         if first:
             self._first_attempts.end(claim, first, result)
+        facts = {
+            "gateway": claim.gateway,
+            "attempt": claim.attempt_number,
+            "outcome": result.outcome,
+            "code": result.code,
+        }
         is_error = result.outcome in FAILURES
-        attributes = _attributes(claim, result)
-        step("send", claim.source_key, attributes, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
+        step("send", claim.source_key, facts, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
         self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
@@ -135,16 +140,6 @@ def _timed(result: Result, began_at: datetime) -> Result:
     return replace(result, began_at=None if is_unsent else result.began_at or began_at, ended_at=clock.now())
 
 
-def _attributes(claim: Claim, result: Result) -> dict[str, object]:
-    """Return the attributes of one push in the trace of its message."""
-    return {
-        "gateway": claim.gateway,
-        "attempt": claim.attempt_number,
-        "outcome": result.outcome.value,
-        "code": result.code,
-    }
-
-
 class Delivery:
     """The state that the steps of a process share: pushes under way, their limits, and when answers are due."""
 
@@ -155,24 +150,26 @@ class Delivery:
         self.sends = PushSends(gateway_for, wakeup, self.limits)
         # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
         self.due: defaultdict[datetime, set[int]] = defaultdict(set)
-        self._held_up: list[Request] = []  # silent ones whose queue had no capacity
+        self._silent: list[Request] = []  # whose silence has not begun
 
     def accepted(self, claims: Sequence[Claim], requests: Sequence[Request]) -> None:
         """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
-        self.limits.keep()
-        silent = [request for request in requests if request.silent_queues]
-        self.sends.send(claims, [request for request in silent if not request.full_queue_ids])
         for request in requests:
             self.due[request.reply_due_at].add(request.id)
-        self._held_up += [request for request in silent if request.full_queue_ids]
+        self._silent += [request for request in requests if request.silent_queues]
+        self.send(claims)
         queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
         self.leave_to_others()
 
-    def begin_silences(self) -> None:
-        """Begin the silences that a full queue held up, once no push waits there: theirs would have gone out by now."""
-        waiting = [request for request in self._held_up if request.id in self.due.get(request.reply_due_at, ())]
-        self._held_up = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
-        self.sends.send((), [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
+    def send(self, claims: Sequence[Claim]) -> None:
+        """Send claims after the commit that wrote them, and begin silences.
+
+        A full queue holds up a silence while pushes wait there: its push would have gone out only then.
+        """
+        self.limits.keep()
+        waiting = [request for request in self._silent if request.id in self.due.get(request.reply_due_at, ())]
+        self._silent = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
+        self.sends.send(claims, [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
 
     def answered(self, requests: Iterable[Request]) -> None:
         """Forget when the answers to these requests were due."""
@@ -181,11 +178,6 @@ class Delivery:
             ids.discard(request.id)
             if not ids:
                 self.due.pop(request.reply_due_at, None)
-
-    def forget_due(self, until: datetime) -> None:
-        """Forget the answers that were due until then. What others had locked is left to them."""
-        for at in [at for at in self.due if at <= until]:
-            del self.due[at]
 
     def leave_to_others(self) -> None:
         """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
@@ -239,10 +231,8 @@ class Due(Step):
         return Work(claimed, is_more_left=claimed.is_more_left)
 
     def committed(self, decided: Claimed) -> None:
-        self._delivery.limits.keep()
-        self._delivery.sends.send(decided.claims)
+        self._delivery.send(decided.claims)
         queues.create(decided.new_queues)
-        self._delivery.begin_silences()
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         self._delivery.limits.give_back()
@@ -268,11 +258,7 @@ class Counting(Step):
         self._counts.keep(decided)
 
 
-class Recorded(NamedTuple):
-    """What a batch took of results and ended silences, and the requests that it answered."""
-
-    taken: Sequence[Done | Request] = ()
-    answered: Sequence[Request] = ()
+Taken = Sequence[Done | Request]  # results, and requests whose silence has ended
 
 
 class Results(Step):
@@ -287,7 +273,8 @@ class Results(Step):
     def is_under_way(self) -> bool:
         return self._delivery.sends.under_way > 0
 
-    def work(self, batch: Batch) -> Work[Recorded]:
+    def work(self, batch: Batch) -> Work[tuple[Taken, Sequence[Request]]]:
+        """Decide what was taken, and which requests are answered."""
         batch.taken = taken = self._delivery.sends.peek(batch.limit)
         results, silences = _results(taken), [each for each in taken if isinstance(each, Request)]
         locked = settling.lock([c.request_id for c, _ in results] + [silence.id for silence in silences])
@@ -298,7 +285,7 @@ class Results(Step):
         settling.keep(set(requests) - {*locked, *complete})
         answers = settling.answer(complete, now=batch.now)
         _trace(results, answers)
-        return Work(Recorded(taken, complete), answers, is_more_left=len(taken) == batch.limit)
+        return Work((taken, complete), answers, is_more_left=len(taken) == batch.limit)
 
     def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Change]:
         if not results:
@@ -309,10 +296,11 @@ class Results(Step):
             self._delivery.sends.recording_seconds = monotonic() - since
         return recorded
 
-    def committed(self, decided: Recorded) -> None:
-        results = _results(decided.taken)
-        self._delivery.sends.recorded(len(decided.taken))
-        self._delivery.answered(decided.answered)
+    def committed(self, decided: tuple[Taken, Sequence[Request]]) -> None:
+        taken, answered = decided
+        results = _results(taken)
+        self._delivery.sends.recorded(len(taken))
+        self._delivery.answered(answered)
         recording.end_halts(results, now=clock.now())
         self._delivery.sends.refresh_gateways(claim for claim, _ in results)
         self._delivery.leave_to_others()
@@ -335,7 +323,7 @@ def _trace(results: Iterable[Done], answers: Iterable[Answer]) -> None:
     note(notes.items())
 
 
-def _results(taken: Iterable[Done | Request]) -> list[Done]:
+def _results(taken: Taken) -> list[Done]:
     """Return the results of pushes among what a batch took."""
     return [each for each in taken if not isinstance(each, Request)]
 
@@ -366,7 +354,9 @@ class Deadlines(Step):
         return Work(LONG_AGO if is_more_left else batch.now, answers, is_more_left=is_more_left)
 
     def committed(self, decided: datetime) -> None:
-        self._delivery.forget_due(decided)
+        """Forget the answers that were due until then. What others had locked is left to them."""
+        for at in [at for at in self._delivery.due if at <= decided]:
+            del self._delivery.due[at]
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Close the request without an answer. The sender repeats it."""

@@ -25,7 +25,7 @@ from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
 from notifications.queues.ending import end
 from notifications.queues.queues import DUE, EXPIRED, UNSORTED, Queues
-from notifications.rules.deadlines import has_expired, lease_until
+from notifications.rules.deadlines import lease_until
 from notifications.rules.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
@@ -270,17 +270,20 @@ def _close_what_needs_no_push(taken: Sequence[Claim], *, now: datetime) -> list[
     are written before.
     """
     _write_lost([due.notification_id for due in taken if due.is_lost], now=now)
-    _close([due for due in taken if due.route_state is None], State.WITHDRAWN, now=now)
-    _close([due for due in taken if due.route_state == Route.State.DISABLED], State.DEAD_TOKEN, now=now)
-    active = [due for due in taken if due.route_state == Route.State.ACTIVE]
-    expired = [due for due in active if has_expired(due.expires_at, now)]
-    _close([due for due in expired if not due.ambiguous_count], State.EXPIRED, now=now)
-    _close([due for due in expired if due.ambiguous_count], State.UNCONFIRMED, now=now)
-    return [due for due in active if not has_expired(due.expires_at, now)]
+    ends = [(due, _end_without_push(due, now)) for due in taken]
+    for state in (State.WITHDRAWN, State.DEAD_TOKEN, State.EXPIRED, State.UNCONFIRMED):
+        end([due.notification_id for due, its_end in ends if its_end == state], state, now=now)
+    return [due for due, its_end in ends if its_end is None]
 
 
-def _close(over: Sequence[Claim], state: Notification.State, *, now: datetime) -> None:
-    end([due.notification_id for due in over], state, now=now)
+def _end_without_push(due: Claim, now: datetime) -> Notification.State | None:
+    if due.route_state is None:
+        return State.WITHDRAWN
+    if due.route_state == Route.State.DISABLED:
+        return State.DEAD_TOKEN
+    if due.expires_at <= now:
+        return State.UNCONFIRMED if due.ambiguous_count else State.EXPIRED
+    return None
 
 
 class _Sorting:
@@ -343,7 +346,10 @@ class _Sorting:
     def write(self) -> None:
         """Move notifications that were in a wrong queue, and postpone those whose address cannot be read."""
         write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
-        _postpone(self._unreadable, now=self.now)
+        if self._unreadable:
+            later = self.now + timedelta(seconds=CONFIG_RETRY_SECONDS)
+            unreadable = OpenNotification.objects.filter(pk__in=self._unreadable)
+            unreadable.update(state=State.RETRYING, due_at=later)
 
 
 _MOVE = f"""
@@ -416,12 +422,6 @@ def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
     except DecryptionError:
         log.error("address_not_decryptable", route_id=route_id)  # noqa: TRY400 - nothing to trace
         return None
-
-
-def _postpone(notification_ids: Sequence[int], *, now: datetime) -> None:
-    if notification_ids:
-        due_at = now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-        OpenNotification.objects.filter(pk__in=notification_ids).update(state=State.RETRYING, due_at=due_at)
 
 
 _of = partial(array_value, "%(ids)b::bigint[]", "n.id")

@@ -37,8 +37,3 @@ def expires_at(accepted_at: datetime) -> datetime:
 def stands_for_others_until(now: datetime) -> datetime:
     """Return the earliest expiry of a waiting wake-up that may stand for later ones."""
     return now + timedelta(seconds=settings.NOTIFICATION_TTL_SECONDS / 2)
-
-
-def has_expired(expires_at: datetime, at: datetime) -> bool:
-    """Return whether a push is no longer tried at ``at``."""
-    return expires_at <= at
