@@ -104,7 +104,7 @@ class PushSends(InFlight[Done | Request]):
         facts = {
             "gateway": claim.gateway,
             "attempt": claim.attempt_number,
-            "outcome": result.outcome,
+            "outcome": result.outcome.value,
             "code": result.code,
         }
         is_error = result.outcome in FAILURES
