@@ -28,7 +28,7 @@ from bench.running.fleet import Fleet, name_of
 from bench.running.load import Load
 from bench.running.phones import Phones
 from bench.running.tables import Cell, show
-from kit.batches.marks import OVERLAP
+from kit.batches.looking import OVERLAP
 from kit.db.sessions import BATCH_WORKER, set_all
 from notifications.delivery import settling
 from notifications.messages import ChannelKey, QueueKey

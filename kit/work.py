@@ -14,7 +14,7 @@ A claim is a row's id with its ``due_at``. `done` and `again` change only rows w
 comes after the lease changes nothing, and neither does one for another row that got the id after a fail-over.
 
 ``due_at`` is never set before now. So a look begins at the earliest row that an earlier look left open, and reads no
-index entries of rows that are done: see `Table.oldest` and `kit.batches.marks`.
+index entries of rows that are done: see `Table.oldest` and `kit.batches.looking`.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from django.db.models import Model
 from pytest_django import DjangoDbBlocker
 
 from kit import work
-from kit.batches.worker import _query
+from kit.batches.looking import query_of
 from kit.db.partitions import with_days
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
@@ -127,7 +127,7 @@ def test_statements_of_the_queues_plan_the_table_of_open_rows_and_no_day(plans: 
 
 @pytest.mark.django_db
 def test_waiting_rows_are_read_from_the_table_of_open_rows_alone() -> None:
-    queries = [_query(step) for step in Process().worker._steps]
+    queries = [query_of(step) for step in Process().worker._steps]
     of_work = [sql for sql in queries if re.search(WORK, sql)]
     assert len(of_work) >= 5
     for sql in of_work:

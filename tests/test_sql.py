@@ -38,12 +38,11 @@ CONSTANT = re.compile(
 # Modules that put more than constants into a statement, and the reason for each.
 PUT_TOGETHER = {
     "kit/work.py": "names of a work table, its history and their columns",
-    "kit/batches/marks.py": "the name of a step",
+    "kit/batches/looking.py": "the queries of the steps, settings of the session, and the name of a step",
     "kit/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
     "kit/db/statements.py": "the table, the index and the condition of a count",
     "kit/db/partitions.py": "names of tables and columns, and days",
-    "kit/batches/worker.py": "the conditions of the steps, and settings of the session",
     "waku_bridge/inbox/inbox.py": "the conditions of the part of a statement that ends envelopes",
     "xmpp_bridge/handler.py": "settings of the session",
     "notifications/retention.py": "names of tables and columns",

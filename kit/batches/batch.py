@@ -18,13 +18,12 @@ This module has what a step needs. The loop is in `kit.batches.worker`.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, LiteralString, TypeVar
 
 import structlog
 from django.db import connection
 
-from kit.batches.marks import BEGINNING
 from kit.db.statements import write
 
 log = structlog.get_logger(__name__)
@@ -35,7 +34,7 @@ WAKE_PEERS = "batches_peers"
 # Items of one step in one batch. A step whose limit is lower than half of it is careful, because a batch failed.
 LIMIT = 200
 HALF = LIMIT // 2
-LONG_AGO = BEGINNING
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)

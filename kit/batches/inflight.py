@@ -18,7 +18,6 @@ from kit.http import call_on_loop
 T = TypeVar("T")
 # Seconds after which a result comes again that could not be recorded.
 AGAIN_SECONDS = 10
-Timer = asyncio.TimerHandle
 # A send never raises. Its result reports the failure, also when the timeout cancels the send.
 Send = Callable[[], Coroutine[Any, Any, T]]
 
@@ -68,22 +67,16 @@ class InFlight(Generic[T]):
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._arrive, result)
 
     def _start(self, sends: Sequence[Send[T]]) -> None:
-        loop = asyncio.get_running_loop()
-        tasks = {loop.create_task(self._send(send)) for send in sends}
-        # One timer serves all sends. The timeout of an HTTP client would begin again with every byte that arrives.
-        timer = loop.call_later(self._timeout_seconds, _cancel_all, tasks) if self._timeout_seconds else None
-        self._tasks |= tasks  # the loop has only weak references to its tasks
-        for task in tasks.copy():
-            task.add_done_callback(lambda done: self._forget(done, tasks, timer))
-
-    def _forget(self, done: "asyncio.Task[None]", tasks: "set[asyncio.Task[None]]", timer: Timer | None) -> None:
-        self._tasks.discard(done)
-        tasks.discard(done)
-        if timer and not tasks:
-            timer.cancel()
+        for send in sends:
+            task = asyncio.get_running_loop().create_task(self._send(send))
+            self._tasks.add(task)  # the loop has only weak references to its tasks
+            task.add_done_callback(self._tasks.discard)
 
     async def _send(self, send: Send[T]) -> None:
-        self._arrive(await send())
+        # The timeout of an HTTP client would begin again with every byte that arrives.
+        async with asyncio.timeout(self._timeout_seconds):
+            result = await send()
+        self._arrive(result)
 
     def _arrive(self, result: T) -> None:
         if not self._results:
@@ -91,8 +84,3 @@ class InFlight(Generic[T]):
         self._results.append(result)
         if len(self._results) == 1 or self.are_all_done():
             self._wakeup.set()
-
-
-def _cancel_all(tasks: "set[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()

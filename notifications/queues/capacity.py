@@ -23,7 +23,7 @@ from typing import LiteralString, NamedTuple
 
 from django.conf import settings
 
-from kit.batches.marks import since
+from kit.batches.looking import since
 from kit.db.statements import fetch, write
 from kit.http import MAX_CONNECTIONS
 from kit.processes import once

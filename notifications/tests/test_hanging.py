@@ -98,9 +98,9 @@ def test_a_hanging_queue_does_not_delay_the_backlog_of_another(deliverer):
     """The process does not poll the table after the first batch, which finds all that is due."""
     hanging, google = [make_due_to_app() for _ in range(5)], [make_due() for _ in range(20)]
     deliverer.process_batch()
-    deliverer.worker._look_at = float("inf")
+    deliverer.worker._rows.look_at = float("inf")
     while states(*google) != [State.DELIVERED] * 20:
-        if not deliverer.worker.process_batch(now=timezone.now()) and deliverer.worker._next_at() is None:
+        if not deliverer.worker.process_batch(now=timezone.now()) and deliverer.worker._next_at() == inf:
             deliverer.wait()
     assert sorted(states(*hanging)) == [State.IN_FLIGHT] * 3 + [State.PENDING] * 2
 

@@ -9,9 +9,8 @@ from django.db import connection
 from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO, Step
-from kit.batches.marks import OVERLAP
+from kit.batches.looking import OVERLAP, query_of
 from kit.batches.models import StepMark
-from kit.batches.worker import _query
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
@@ -41,7 +40,7 @@ def make_ended_rows(table: str, key: str = "id", value: str = "row.id * 100000 +
 
 def pages_read(step: Step, *, nothing_before: datetime) -> int:
     """Return the number of pages that a step reads when it looks for rows."""
-    return pages_of(f"SELECT {_query(step)}", {"now": timezone.now(), "nothing_before": nothing_before})
+    return pages_of(f"SELECT {query_of(step)}", {"now": timezone.now(), "nothing_before": nothing_before})
 
 
 def pages_of(sql: str, values: Mapping[str, object] | None = None) -> int:

@@ -113,8 +113,8 @@ class DeliveryProcess:
 
     def process_batch(self, *, now=None) -> bool:
         """Process one batch, which also looks for rows. Return whether there is more to do."""
-        self.worker._look_at = 0.0
-        self.worker._marks.search_from_beginning()
+        self.worker._rows.look_at = 0.0
+        self.worker._rows.search_from_beginning()
         return self.worker.process_batch(now=now or timezone.now())
 
     def process_until(self, is_over: Callable[[], object], *, seconds: float = TIMEOUT_SECONDS, now=None) -> None:

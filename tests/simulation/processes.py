@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -153,14 +154,14 @@ class SimulatedWorker(Process):
     def process_batch(self) -> None:
         """Process one batch, and plan the next."""
         is_more = False
-        self._worker._look_at = 0.0
+        self._worker._rows.look_at = 0.0
         self.is_in_batch = True
         try:
             with self.scene.inside(self):
                 is_more = self._worker.process_batch(now=clock.now())
         except (OperationalError, InterfaceError, psycopg.Error):
             with self.scene.inside(self):
-                self._worker._disconnect()
+                self._worker._rows.disconnect()
         except Killed:
             self.is_alive = False
         finally:
@@ -176,7 +177,7 @@ class SimulatedWorker(Process):
         if self.scene.network.is_troubled and self.random.random() < 0.03:
             return self.random.uniform(2.0, 40.0)  # the process hangs, and its leases end
         next_at = self._worker._next_at()
-        due_in = 1.0 if next_at is None else max(next_at - self.loop.time(), 0.04)
+        due_in = 1.0 if next_at == inf else max(next_at - self.loop.time(), 0.04)
         return min(due_in, self.random.uniform(0.5, 1.0) if self.scene.network.is_troubled else 3.0)
 
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import Gauge
 
-from kit.batches.marks import since
+from kit.batches.looking import since
 from kit.metrics import StoredGauge
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.models import InboundEnvelope, OutboundReply

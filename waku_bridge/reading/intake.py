@@ -25,7 +25,8 @@ import structlog
 from django.db import close_old_connections
 
 from kit.backoff import Backoff
-from kit.batches.marks import AT_FIRST, BEGINNING, OVERLAP
+from kit.batches.batch import LONG_AGO
+from kit.batches.looking import AT_FIRST, OVERLAP
 from kit.buckets.bucket import Buckets, Charge, per_minute
 from kit.db.clock import clock
 from kit.db.connections import connection_parameters
@@ -313,7 +314,7 @@ class Bound:
         self._intake = intake
         self._limit = limit
         self._backoff = Backoff(MAX_BOUND_SECONDS)
-        self._nothing_before = BEGINNING  # no unopened envelope is older
+        self._nothing_before = LONG_AGO  # no unopened envelope is older
 
     async def run(self, term: Term) -> None:
         """Enforce the bound until the term is over, and then release readers that wait for capacity."""

@@ -1,5 +1,7 @@
 """The number of round trips to the database for a request, which matters where the database is on another machine."""
 
+from math import inf
+
 import pytest
 from django.utils import timezone
 
@@ -39,7 +41,7 @@ def confirmed():
 
 def make_batch(process):
     """Make the batch of a leader that has just received the announcement of an envelope."""
-    process.worker._with_rows.add(process.worker._steps[0])
+    process.worker._rows.steps.add(process.worker._steps[0])
     process.worker.process_batch(now=timezone.now())
 
 
@@ -48,7 +50,7 @@ def finish(process):
     count = confirmed()
     while confirmed() == count:
         process.wait()
-        if process.worker._next_at() is not None:
+        if process.worker._next_at() < inf:
             process.worker.process_batch(now=timezone.now())
 
 

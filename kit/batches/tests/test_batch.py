@@ -17,6 +17,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from kit.batches.batch import CHANNEL, LIMIT, LONG_AGO, Step, Wakeup, Work, wake
+from kit.batches.looking import WaitingRows
 from kit.batches.worker import WAITS, Worker
 from kit.db.reasons import REASONS
 from kit.db.sessions import BATCH_WORKER
@@ -163,7 +164,7 @@ def test_a_batch_without_items_writes_nothing_and_steps_without_rows_cost_one_qu
     step, rows = Numbers(), Rows()
     worker = Worker([step, rows, Rows(), Rows()], Wakeup())
     worker.process_batch(now=timezone.now())
-    worker._look_at = 0.0
+    worker._rows.look_at = 0.0
     with statements() as sent:
         worker.process_batch(now=timezone.now())
     assert (step.limits, rows.counts) == ([], [])
@@ -187,7 +188,7 @@ class TimedRows(Rows):
 
 
 def look_and_process(worker, *, now=None):
-    worker._look_at = 0.0
+    worker._rows.look_at = 0.0
     worker.process_batch(now=now or timezone.now())
 
 
@@ -196,7 +197,7 @@ def test_rows_written_after_the_clock_was_set_back_are_found_at_once():
     worker = Worker([step], Wakeup())
     for _ in range(2):
         look_and_process(worker, now=timezone.now() + timedelta(hours=1))
-        assert worker._marks.of("TimedRows") == LONG_AGO
+        assert worker._rows.mark(step) == LONG_AGO
     look_and_process(worker)
     add_row()
     look_and_process(worker)
@@ -448,7 +449,7 @@ def eventually(is_so, seconds=60):
 @pytest.fixture
 def without_polling(monkeypatch):
     """Polling is off, so that a worker finds rows only after a wakeup or an announcement."""
-    monkeypatch.setattr("kit.batches.worker.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("kit.batches.looking.LOOK_SECONDS", 1000.0)
 
 
 @in_threads
@@ -480,7 +481,7 @@ def test_a_wakeup_without_due_items_makes_no_batch(running, monkeypatch):
     due, step = monotonic() + 1000, Numbers()
     step.next_at = lambda: 0.0 if step.numbers else due
     worker, wakeup = running(step)
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._rows.is_leader and worker._rows.look_at > monotonic() + 500)
     before = len(batches)
     for _ in range(20):
         wakeup.set()
@@ -542,7 +543,7 @@ def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     rows = Rows()
     rows.announced_as = "rows"
     worker, _ = running(rows, Endless())
-    eventually(lambda: worker._is_leader and worker._look_at > monotonic() + 500)
+    eventually(lambda: worker._rows.is_leader and worker._rows.look_at > monotonic() + 500)
     add_row()
     fetch("SELECT pg_notify('batches', 'rows')")
     eventually(lambda: sum(rows.counts) == 1)
@@ -666,10 +667,10 @@ def test_an_empty_batch_between_two_failures_ends_no_failure(running):
 
 @in_threads
 def test_a_worker_waits_for_hours_for_a_database_that_cannot_be_reached(running, monkeypatch):
-    pauses, connect = [], Worker._listen
+    pauses, connect = [], WaitingRows.connect
     hook = fails(refused("57P03"), times=10_000)
     monkeypatch.setattr("kit.batches.worker.sleep", pauses.append)
-    monkeypatch.setattr(Worker, "_listen", lambda worker: (hook(0), connect(worker)))
+    monkeypatch.setattr(WaitingRows, "connect", lambda rows: (hook(0), connect(rows)))
     with capture_logs():
         running(Numbers(1))
         eventually(lambda: written() == names(1))
@@ -681,13 +682,13 @@ def test_a_worker_waits_for_hours_for_a_database_that_cannot_be_reached(running,
 def test_rows_without_an_announcement_are_found_and_a_connection_that_ends_while_nothing_happens_is_replaced(running):
     rows = Rows()
     worker, _ = running(rows)
-    eventually(lambda: worker._listening is not None)
+    eventually(lambda: worker._rows.session is not None)
     for number in (1, 2):
         add_row()
         eventually(lambda number=number: sum(rows.counts) == number)
-        first = worker._listening
+        first = worker._rows.session
         end_session(first)
-        eventually(lambda first=first: worker._listening not in {None, first})
+        eventually(lambda first=first: worker._rows.session not in {None, first})
 
 
 class Locked(Step):

@@ -333,7 +333,8 @@ def test_a_limit_is_exceeded_by_a_batch_of_each_process_at_most(number, limits, 
 @pytest.mark.django_db
 def test_a_worker_registers_itself_and_counts_the_live_workers_once_in_five_seconds(monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("kit.batches.worker.monotonic", lambda: now)
+    for module in ("looking", "worker"):
+        monkeypatch.setattr(f"kit.batches.{module}.monotonic", lambda: now)
     worker = Worker([], Wakeup())
     worker.process_batch(now=NOW)
     wait_until(lambda: own_share().count() or own_share().part == 1, what="the workers of earlier tests are gone")
