@@ -28,7 +28,11 @@ MUTMUT = Path(sys.executable).with_name("mutmut")
 MESSAGES = ["waku_bridge/codec/bodies.py", "waku_bridge/codec/envelope.py"]
 PARTS = {
     "waku_bridge/codec, messages": (MESSAGES, [], "waku_bridge/codec/tests"),
-    "waku_bridge/codec, the rest": (["waku_bridge/codec/*.py"], MESSAGES, "waku_bridge/codec/tests"),
+    "waku_bridge/codec, the rest": (
+        ["waku_bridge/codec/*.py", "waku_bridge/console/chat_keys.py"],
+        MESSAGES,
+        "waku_bridge/codec/tests",
+    ),
     "notifications/rules/policy.py": (["notifications/rules/policy.py"], [], "notifications/tests/test_policy.py"),
     "registrations/rules.py": (["registrations/rules.py"], [], "registrations/tests/test_rules.py"),
     "xmpp_bridge/rules.py": (["xmpp_bridge/rules.py"], [], "xmpp_bridge/tests/test_rules.py"),

@@ -100,10 +100,6 @@ def chat_hash(chat_id: str) -> bytes:
 COMPRESSED_BYTES = 33
 UNCOMPRESSED_BYTES = 65
 
-_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_SECP256K1_PUB = b"\xe7\x01"  # multicodec 0xe7 as a varint
-_MULTIBASE_CHARACTERS = 49  # "z" and base58 of 35 bytes that begin with e7
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -166,16 +162,6 @@ def parse_public_key(public_key: bytes) -> PublicKey:
         raise BadPublicKey from error
 
 
-def parse_chat_key(text: str) -> bytes:
-    """Return the compressed key of a text, in any form that people paste.
-
-    One form is hex of a key of 33 or 65 bytes, with or without ``0x``. The other is Status' short form ``zQ3sh…``:
-    multibase base58btc of the varint e7 01 and the compressed key. Raises BadPublicKey for anything else.
-    """
-    encoded = _from_multibase(text) if text.startswith("z") else _from_hex(text.removeprefix("0x"))
-    return parse_public_key(encoded).format()
-
-
 def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
     """Return the x-coordinate (32 bytes, zero-padded on the left) of the product of the two keys.
 
@@ -185,29 +171,3 @@ def shared_key(private_key: PrivateKey, public_key: PublicKey) -> bytes:
     # Unlike ECDH, the multiplication does not run in constant time. A peer cannot measure it: a message is opened in a
     # batch, some time after it arrived, and its answer leaves with the other answers of the batch.
     return public_key.multiply(private_key.secret).format()[1:]
-
-
-def _from_hex(digits: str) -> bytes:
-    try:
-        # fromhex skips white space, so the length is checked below.
-        encoded = bytes.fromhex(digits)
-    except ValueError as error:
-        raise BadPublicKey from error
-    if len(digits) != 2 * len(encoded):
-        raise BadPublicKey
-    return encoded
-
-
-def _from_multibase(text: str) -> bytes:
-    if len(text) != _MULTIBASE_CHARACTERS:
-        raise BadPublicKey
-    number = 0
-    for character in text[1:]:
-        digit = _BASE58.find(character)
-        if digit < 0:
-            raise BadPublicKey
-        number = number * 58 + digit
-    encoded = number.to_bytes(COMPRESSED_BYTES + 3, "big").removeprefix(b"\0")
-    if not encoded.startswith(_SECP256K1_PUB) or len(encoded) != COMPRESSED_BYTES + 2:
-        raise BadPublicKey
-    return encoded[2:]

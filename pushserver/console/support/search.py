@@ -28,7 +28,8 @@ from pushserver.console.labels import KEY_CUT_OFF, NOT_UNDERSTOOD
 from registrations.console.admin import KEY_HASH_BYTES
 from registrations.models import Registration
 from waku_bridge.codec.errors import BadPublicKey
-from waku_bridge.codec.keys import key_hash, parse_chat_key
+from waku_bridge.codec.keys import key_hash
+from waku_bridge.console.chat_keys import parse_chat_key
 from waku_bridge.models import InboundEnvelope
 
 # https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…

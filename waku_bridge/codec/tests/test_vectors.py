@@ -17,7 +17,6 @@ from waku_bridge.codec.keys import (
     grant_material,
     keccak256,
     key_hash,
-    parse_chat_key,
     parse_public_key,
     shake256,
     shared_key,
@@ -25,6 +24,7 @@ from waku_bridge.codec.keys import (
     verify_grant,
 )
 from waku_bridge.codec.tests.examples import CLIENT, SERVER, TOPIC_KEY, fixed
+from waku_bridge.console.chat_keys import parse_chat_key
 from waku_bridge.messages import MessageType, Registration, WakuMessage
 
 REFERENCE = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "vectors.json").read_text(), object_hook=dict)

@@ -32,7 +32,8 @@ from waku_bridge.client.state import (
     write,
 )
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
+from waku_bridge.codec.keys import chat_hash, chat_key
+from waku_bridge.console.chat_keys import parse_chat_key
 from waku_bridge.dialect import NodeError
 from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
