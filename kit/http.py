@@ -24,9 +24,9 @@ from yarl import URL
 from kit.processes import once
 
 CONNECT_TIMEOUT_SECONDS = 2.0
-RESOLVED_AND_CONNECTED_SECONDS = 10.0  # a name server may be slow, and a host may have several addresses
-# The wait for a free connection ends well before the lease of a notification.
-POOL_TIMEOUT_SECONDS = 10.0
+# With the wait for a free connection: a name server may be slow, and a host may have several addresses. It ends well
+# before the lease of a notification.
+IN_ALL_CONNECTED_SECONDS = 10.0
 MAX_CONNECTIONS = 256
 KEPT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -35,17 +35,13 @@ MAX_BODY_IN_ONE_PIECE = 1024 * 1024
 T = TypeVar("T")
 
 
-class NoFreeConnection(aiohttp.ClientError):
-    """The connections of this process are all in use. That says nothing about the peer."""
-
-
 class BadAnswer(aiohttp.ClientError):
     """The answer is too large, or compressed although the request did not allow it."""
 
 
 # What a request raises. After the errors of `NEVER_SENT`, the peer cannot have seen the request.
 ERRORS = (aiohttp.ClientError, TimeoutError)
-NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL, NoFreeConnection)
+NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class Connections:
 
     They ignore the proxies of the environment, because operators name gateways and Waku nodes in the settings, and
     expect direct connections to them. ``silent_seconds`` is the longest silence of a peer. ``total_seconds`` is the
-    longest time of a request that has a free connection (None: no limit while data arrives).
+    longest time of a request (None: no limit while data arrives).
     """
 
     def __init__(
@@ -74,15 +70,13 @@ class Connections:
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(
             total=total_seconds,
-            connect=RESOLVED_AND_CONNECTED_SECONDS,
+            connect=IN_ALL_CONNECTED_SECONDS,
             sock_connect=CONNECT_TIMEOUT_SECONDS,
             sock_read=silent_seconds,
         )
         self._silent_seconds = silent_seconds
         self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
-        # aiohttp raises the same error for a peer that cannot be reached and for connections that are all in use.
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
         self, method: str, url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -92,26 +86,15 @@ class Connections:
         Encoded characters in ``url`` stay encoded, because nwaku treats a plain comma as a separator of two values.
         """
         session = self._session = self._session or _new_session(self._timeout)
-        await self._take_connection()
-        try:
-            async with session.request(
-                method,
-                _parsed(url),
-                data=_data(body),
-                headers=headers,
-                allow_redirects=False,
-                middlewares=() if method == "POST" else ONLY_ONCE,  # aiohttp repeats no POST
-            ) as response:
-                return Answer(response.status, response.headers, await self._read(response))
-        finally:
-            self._free.release()
-
-    async def _take_connection(self) -> None:
-        try:
-            async with asyncio.timeout(POOL_TIMEOUT_SECONDS if self._free.locked() else None):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise NoFreeConnection from error
+        async with session.request(
+            method,
+            _parsed(url),
+            data=_data(body),
+            headers=headers,
+            allow_redirects=False,
+            middlewares=() if method == "POST" else ONLY_ONCE,  # aiohttp repeats no POST
+        ) as response:
+            return Answer(response.status, response.headers, await self._read(response))
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -168,7 +151,7 @@ def tls_context() -> ssl.SSLContext:
 def _new_session(timeout: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0,  # `Connections` limits them
+            limit=MAX_CONNECTIONS,
             keepalive_timeout=KEPT_SECONDS,
             ssl=tls_context(),
         ),

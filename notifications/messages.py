@@ -244,11 +244,11 @@ class Result:
 
     ``retry_after_seconds`` is the pause that the gateway asked for. ``retry_base_seconds`` is the first pause of this
     error's backoff, or 0 for the usual one. ``is_guarded`` says that valid tokens get the same answer when the set-up
-    is wrong. ``is_untried`` says that nothing was sent, because the push is faulty or this process had no connection
-    free. ``is_unreached`` says that the client of this process failed to connect to the gateway. ``is_dry_run`` says
-    that the gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and
-    nothing of one device is left in it. ``began_at`` and ``ended_at`` are when sending began and when the result was
-    known, by the database's clock. The process that sends fills in what the gateway leaves out.
+    is wrong. ``is_untried`` says that nothing was sent, because the push is faulty or there is no gateway for it.
+    ``is_unreached`` says that the client of this process failed to connect to the gateway. ``is_dry_run`` says that the
+    gateway took it and sent it nowhere. ``error`` is the gateway's error text, redacted: nothing secret and nothing of
+    one device is left in it. ``began_at`` and ``ended_at`` are when sending began and when the result was known, by the
+    database's clock. The process that sends fills in what the gateway leaves out.
     """
 
     outcome: Outcome

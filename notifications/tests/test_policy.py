@@ -224,7 +224,7 @@ def test_which_results_show_that_a_gateway_was_reached_and_that_an_app_gets_thro
         (Result(Outcome.CONFIG), True),
         (Result(Outcome.TRANSIENT, "unknown"), True),
         (Result(Outcome.TRANSIENT, PROVIDER_UNREACHABLE), False),
-        (Result(Outcome.TRANSIENT, "no_connection", is_untried=True), False),
+        (Result(Outcome.CONFIG, "no_gateway", is_untried=True), False),
         (Result(Outcome.TRANSIENT, UNREACHABLE, is_unreached=True), False),
         (Result(Outcome.AMBIGUOUS, "timeout"), False),
         (Result(Outcome.DEAD), False),

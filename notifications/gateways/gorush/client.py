@@ -11,7 +11,7 @@ from django.conf import settings
 
 from kit.backoff import Peers
 from kit.db.clock import clock
-from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, NoFreeConnection, lasting_connections
+from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, lasting_connections
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rules
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
 from notifications.gateways.gorush.models import current_rules, unknown_errors
@@ -31,8 +31,6 @@ from registrations.token_types import platform_of
 
 # Code of a result: the device's token for calls is dead.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label
-# The connections of this process are all in use. That says nothing about gorush.
-NO_CONNECTION = Result(Outcome.TRANSIENT, "no_connection", is_untried=True)
 JSON_HEADERS = {"Content-Type": "application/json"}
 
 
@@ -86,8 +84,6 @@ class GorushGateway:
             began_at = clock.now()
             try:
                 answer = await self._connections.request("POST", f"{url}/api/push", body=body, headers=JSON_HEADERS)
-            except NoFreeConnection:
-                return NO_CONNECTION
             except NEVER_SENT as error:
                 self._peers.failed(url, monotonic())
                 unsent.append(error)

@@ -30,7 +30,7 @@ _CODES = {
         TooManyRequests google_429 google_5xx internal quota_exceeded unavailable""",
     PROVIDER: "connection_lost cannot_fetch_token google_404 google_4xx provider_unreachable proxy",
     GORUSH: "unreachable",
-    SLOW: "timeout queue_full no_connection",
+    SLOW: "timeout queue_full",
     STOPPED: "cut_off cancelled empty",
     FOREIGN: "not_http not_json not_understood",
     KEYS: """BadCertificate BadCertificateEnvironment BadEnvironmentKeyIdInToken ExpiredProviderToken Forbidden

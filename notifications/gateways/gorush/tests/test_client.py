@@ -107,20 +107,11 @@ def test_a_server_error_is_answered_by_the_first_and_not_tried_at_the_second():
     assert (result.outcome, result.retry_after_seconds, len(asked)) == (Outcome.TRANSIENT, 30, 1)
 
 
-@pytest.mark.parametrize(
-    ("handlers", "connections", "code"),
-    [
-        ((), 256, "unreachable"),
-        ((None, None), 256, "unreachable"),
-        ((None, None), 0, "no_connection"),  # says nothing about gorush
-    ],
-)
-def test_a_push_without_a_connection_to_gorush_is_tried_again_later(monkeypatch, handlers, connections, code):
-    monkeypatch.setattr("kit.http.MAX_CONNECTIONS", connections)
-    monkeypatch.setattr("kit.http.POOL_TIMEOUT_SECONDS", 0.1)
+@pytest.mark.parametrize("handlers", [(), (None, None)])
+def test_a_push_without_a_connection_to_gorush_is_tried_again_later(handlers):
     result = sent(*handlers)
-    assert (result.outcome, result.code) == (Outcome.TRANSIENT, code)
-    assert (result.is_unreached, result.is_untried) == (code == "unreachable", code == "no_connection")
+    assert (result.outcome, result.code) == (Outcome.TRANSIENT, "unreachable")
+    assert (result.is_unreached, result.is_untried) == (True, False)
 
 
 def test_each_answer_is_read_by_the_present_rules():

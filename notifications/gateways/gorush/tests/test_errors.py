@@ -226,7 +226,7 @@ def test_the_page_has_each_rule_in_its_order_and_each_code_with_its_advice():
 # Codes that the client, the workers and `read_response` set without a rule.
 OF_OUR_OWN = [
     *("unreachable", "timeout", "cut_off", "not_http", "not_json", "not_understood", "dropped", "tls"),
-    *("worker_lost", "gateway_failed", "no_gateway", "no_connection", "unknown"),
+    *("worker_lost", "gateway_failed", "no_gateway", "unknown"),
 ]
 
 
