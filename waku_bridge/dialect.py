@@ -3,6 +3,7 @@
 nwaku (0.36 and newer) writes hashes in hex, empty lists and every field. go-waku writes `null` for an empty list and
 leaves out unset fields. Its store client answers in snake_case with hashes in base64. Unknown fields are ignored.
 """
+# ruff: noqa: N818 -- each error says what is wrong
 
 import base64
 import binascii
@@ -41,17 +42,6 @@ DATE_RESOLUTION = timedelta(seconds=1)
 class NodeError(Exception):
     """The node cannot be reached, or did not carry out the request.
 
-    NodeError
-    ├── Unreachable         the request was never sent, so nothing was drained or published
-    ├── NotSubscribed       the node forgot the shard, usually because it restarted
-    ├── NoPeers             it has no peer to forward the message to
-    ├── MessageTooLarge     above the node's --max-msg-size; no repetition helps
-    ├── Slow                another node took the message before it answered
-    ├── Busy                it limits our rate: wait a minute at least
-    ├── CursorLost          a cursor does not lead on, as its message is gone: start the window over
-    ├── NoStore             it has no store and no peer with one
-    └── BadNodeMessage      one message of a page does not follow 14/WAKU2-MESSAGE
-
     ``status`` is the HTTP status of the answer, or 0 without an answer. ``word`` is the meaning of the error in
     metrics, where it has one of its own.
     """
@@ -65,44 +55,47 @@ class NodeError(Exception):
         return self.word or str(self.status or "unreachable")
 
 
-class Unreachable(NodeError):  # noqa: N818 - says what is wrong
-    pass
+class Unreachable(NodeError):
+    """The request was never sent, so nothing was drained or published."""
 
 
-class NotSubscribed(NodeError):  # noqa: N818 - says what is wrong
-    pass
+class NotSubscribed(NodeError):
+    """The node forgot the shard, usually because it restarted."""
 
 
-class NoPeers(NodeError):  # noqa: N818 - says what is wrong
-    word = "no_peers"
+class NoPeers(NodeError):
+    word = "no_peers"  # it has no peer to forward the message to
 
 
-class MessageTooLarge(NodeError):  # noqa: N818 - says what is wrong
-    """``limit_bytes`` is the node's limit for a whole encoded message, or 0 when the answer does not name it."""
+class MessageTooLarge(NodeError):
+    """The message is above the node's --max-msg-size, and no repetition helps.
+
+    ``limit_bytes`` is the node's limit for a whole encoded message, or 0 when the answer does not name it.
+    """
 
     def __init__(self, text: str, limit_bytes: int) -> None:
         super().__init__(text)
         self.limit_bytes = limit_bytes
 
 
-class Slow(NodeError):  # noqa: N818 - says what is wrong
-    word = "slow"
+class Slow(NodeError):
+    word = "slow"  # another node took the message before it answered
 
 
-class Busy(NodeError):  # noqa: N818 - says what is wrong
-    word = "rate_limited"
+class Busy(NodeError):
+    word = "rate_limited"  # wait a minute at least
 
 
-class CursorLost(NodeError):  # noqa: N818 - says what is wrong
-    word = "cursor_not_found"
+class CursorLost(NodeError):
+    word = "cursor_not_found"  # a cursor does not lead on, as its message is gone: start the window over
 
 
-class NoStore(NodeError):  # noqa: N818 - says what is wrong
-    pass
+class NoStore(NodeError):
+    """The node has no store and no peer with one."""
 
 
-class BadNodeMessage(NodeError):  # noqa: N818 - says what is wrong
-    pass
+class BadNodeMessage(NodeError):
+    """One message of a page does not follow 14/WAKU2-MESSAGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,22 +218,15 @@ def _either(fields: dict[str, Any], name: str, snake_name: str) -> Any:
 
 
 def _hash(text: Any) -> bytes:
-    if not isinstance(text, str):
-        return b""
-    digest = _hex(text)
-    if digest is None:
-        try:
-            digest = read_base64(text)
-        except ValueError:
-            return b""
-    return digest if len(digest) == HASH_BYTES else b""
+    for read in (_hex, read_base64):
+        with suppress(ValueError):
+            digest = read(text)
+            return digest if len(digest) == HASH_BYTES else b""
+    return b""
 
 
-def _hex(text: str) -> bytes | None:
-    try:
-        return binascii.unhexlify(text.removeprefix("0x"))
-    except ValueError:
-        return None
+def _hex(text: Any) -> bytes:
+    return binascii.unhexlify(str(text).removeprefix("0x"))
 
 
 def _cursor(text: Any) -> str:

@@ -5,7 +5,7 @@ anything else.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
@@ -121,7 +121,7 @@ class WakuNode:
         query = urlencode(params, quote_via=quote, safe="")  # for nwaku, a plain comma separates two values
         response = await self._call("GET", f"/store/v3/messages?{query}")
         if response.status != HTTP_OK:
-            raise _answered(response, store_refusal(response.status, _text(response), where=self.name))
+            raise self._refusal(response, store_refusal)
         return read_store_page(self._json(response))
 
     async def stored(self, **params: Any) -> list[Any]:
@@ -158,7 +158,7 @@ class WakuNode:
         if response.status == HTTP_BAD_REQUEST and b"subscribed" in response.body:
             raise NotSubscribed(self.name)
         if response.status != HTTP_OK:
-            raise _answered(response, refusal(response.status, _text(response), where=self.name + path))
+            raise self._refusal(response, path=path)
 
     async def _call(self, method: str, path: str, body: Any = None) -> Answer:
         content = None if body is None else orjson.dumps(body)
@@ -170,20 +170,17 @@ class WakuNode:
 
     def _json(self, response: Answer) -> Any:
         if response.status != HTTP_OK:
-            raise _answered(response, refusal(response.status, _text(response), where=self.name))
+            raise self._refusal(response)
         try:
             return parse(response.body)
         except (ValueError, RecursionError) as error:
             raise NodeError(f"{self.name} answered without JSON") from error
 
-
-def _answered(response: Answer, error: NodeError) -> NodeError:
-    error.status = response.status
-    return error
-
-
-def _text(response: Answer) -> str:
-    return response.body[:MAX_REASON_BYTES].decode(errors="replace")
+    def _refusal(self, response: Answer, read: Callable[..., NodeError] = refusal, path: str = "") -> NodeError:
+        text = response.body[:MAX_REASON_BYTES].decode(errors="replace")
+        error = read(response.status, text, where=self.name + path)
+        error.status = response.status
+        return error
 
 
 MAX_DISTRUST_SECONDS = 120.0

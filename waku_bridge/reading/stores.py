@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
+from typing import NamedTuple
 
 import psycopg
 import structlog
@@ -53,25 +54,17 @@ MICROSECOND = timedelta(microseconds=1)
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A stretch of time from ``start_at`` to ``end_at``, both included, by the clock of our database."""
 
     start_at: datetime
     end_at: datetime
 
     @property
-    def start_ns(self) -> int:
-        return _nanoseconds(self.start_at)
-
-    @property
-    def end_ns(self) -> int:
-        """Return the end of the last microsecond, so that windows that touch leave nothing out between them."""
-        return _nanoseconds(self.end_at) + 999
-
-
-def _nanoseconds(at: datetime) -> int:
-    return (at - EPOCH) // MICROSECOND * 1000
+    def nanoseconds(self) -> tuple[int, int]:
+        """Return both ends, to the end of the last microsecond: windows that touch leave nothing out between them."""
+        start, end = ((at - EPOCH) // MICROSECOND * 1000 for at in self)
+        return start, end + 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +337,11 @@ class StoreReader:
         self, window: Window, cursor: str, content_topics: Sequence[str], *, with_messages: bool
     ) -> StorePage:
         """Query a page. We have up to a million content topics, so queries name none but a few that are new."""
+        start_ns, end_ns = window.nanoseconds
         return await self._node.store_page(
             pubsubTopic=self.reader.pubsub_topic,
-            startTime=window.start_ns,
-            endTime=window.end_ns,
+            startTime=start_ns,
+            endTime=end_ns,
             ascending="true",
             pageSize=PAGE_SIZE,
             includeData="true" if with_messages else "false",
