@@ -12,12 +12,12 @@ The process that holds the lock saves the state of its connection for `/readyz` 
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from kit.backoff import doubled
+from kit.processes.leader import wait
 from kit.processes.status import StatusCache
 from xmpp_bridge import metrics
 from xmpp_bridge.connection import Address, Connection
@@ -94,7 +94,7 @@ class Component:
             while not stopped.is_set():
                 end = await self._connect(stopped)
                 if not stopped.is_set():
-                    await _wait(stopped, self._backoff.pause(end, jitter=random.random()))  # noqa: S311 - no secret
+                    await wait(stopped, self._backoff.pause(end, jitter=random.random()))  # noqa: S311 - no secret
         finally:
             noting.cancel()
             await asyncio.gather(noting, return_exceptions=True)
@@ -125,10 +125,4 @@ class Component:
         while True:
             self._changed.clear()
             await asyncio.to_thread(END.save, self._state)
-            await _wait(self._changed, NOTED_EVERY_SECONDS)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
+            await wait(self._changed, NOTED_EVERY_SECONDS)

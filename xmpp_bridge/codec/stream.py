@@ -10,14 +10,15 @@
                                       ◀───────  </stream:stream>              Closed
 
 The end of a stanza is found by counting tags, without a parser. So a stanza beyond a limit costs next to nothing, and
-its tree is never built. Each stanza has a parser of its own, so that no name in it stays in memory. A stanza that the
-parser refuses ends nothing: some servers pass on such stanzas, for example with a brace in a namespace.
+its tree is never built. Each read has a parser of its own, so that no name in a stanza stays in memory. A stanza that
+our parser refuses ends nothing: some servers pass on such stanzas, for example with a brace in a namespace.
 """
 
 import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from xmpp_bridge.codec.elements import NS, BrokenStream, local_name, parse, write
@@ -82,6 +83,11 @@ class Closed:
 Event = Opened | Ready | Received | Closed
 
 
+class _Stanza(NamedTuple):
+    kept: bytes
+    is_too_large: bool
+
+
 def opening(domain: str) -> bytes:
     """Return the header that opens the stream. ``domain`` is the component's own."""
     head = write("stream:stream", xmlns=NS.COMPONENT, to=domain, **{"xmlns:stream": NS.STREAMS})
@@ -115,15 +121,26 @@ class Stream:
         if is_in_tag and not (b"<" in data or b">" in data):  # the tag goes on, and is not scanned again for each piece
             self._check_length()
             return
-        while event := self._next():
-            yield event
+        stanzas: list[_Stanza] = []
+        try:
+            while found := self._next():
+                if isinstance(found, _Stanza):
+                    stanzas.append(found)
+                else:
+                    yield from self._read(stanzas)
+                    yield found
+                    stanzas = []
+        except BrokenStream:
+            yield from self._read(stanzas)
+            raise
+        yield from self._read(stanzas)
         read = self._start if self._depth > 1 and not self._first else self._offset
         self._data = self._data[read:]
         self._start -= read
         self._offset -= read
 
-    def _next(self) -> Event | None:
-        """Return the next event, or None if it is not complete."""
+    def _next(self) -> Event | _Stanza | None:
+        """Return the next event or stanza, or None if it is not complete."""
         while True:
             depth = self._depth
             pattern, other = _PATTERNS[min(depth, 2)]
@@ -155,20 +172,32 @@ class Stream:
             raise BrokenStream
         return Closed()
 
-    def _finish(self) -> Event:
+    def _finish(self) -> _Stanza:
         stanza, first = self._data[max(self._start, 0) : self._offset], self._first
         if not first and (len(stanza) > MAX_STANZA_BYTES or stanza.count(b"<") > MAX_TAGS):
             first = self._first_tag()
         self._first = b""
-        kept = first or stanza
+        return _Stanza(first or stanza, bool(first))
+
+    def _read(self, stanzas: list[_Stanza]) -> Iterator[Event]:
+        """Yield the events of these stanzas. One parser for all takes a third of the time of one for each."""
+        if not stanzas:
+            return
         try:
-            tree = parse(self._header + kept + self._footer)[0]
+            trees = [*self._parse(b"".join(each.kept for each in stanzas))]
         except BrokenStream:
-            return Received(Element(""), len(kept))
-        if tree.tag == f"{{{NS.STREAMS}}}error":
-            conditions = [each.tag for each in tree if each.tag.startswith(f"{{{NS.STREAM_ERRORS}}}")]
-            return Closed(conditions[0].rpartition("}")[2] if conditions else "undefined-condition")
-        return Ready() if local_name(tree) == "handshake" else Received(tree, len(kept), is_too_large=bool(first))
+            trees = [self._parse_one(each.kept) for each in stanzas]
+        for tree, each in zip(trees, stanzas, strict=True):
+            yield _event(tree, len(each.kept), is_too_large=each.is_too_large)
+
+    def _parse(self, stanzas: bytes) -> Element:
+        return parse(self._header + stanzas + self._footer)
+
+    def _parse_one(self, stanza: bytes) -> Element:
+        try:
+            return self._parse(stanza)[0]
+        except BrokenStream:
+            return Element("")
 
     def _first_tag(self) -> bytes:
         """Return the first tag of a stanza, as an element without content."""
@@ -186,3 +215,10 @@ class Stream:
     def _check_length(self) -> None:
         if len(self._data) - self._offset > MAX_TAG_BYTES:
             raise BrokenStream
+
+
+def _event(tree: Element, size: int, *, is_too_large: bool) -> Event:
+    if tree.tag == f"{{{NS.STREAMS}}}error":
+        conditions = [each.tag for each in tree if each.tag.startswith(f"{{{NS.STREAM_ERRORS}}}")]
+        return Closed(conditions[0].rpartition("}")[2] if conditions else "undefined-condition")
+    return Ready() if local_name(tree) == "handshake" else Received(tree, size, is_too_large=is_too_large)

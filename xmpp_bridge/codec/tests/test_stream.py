@@ -120,7 +120,7 @@ def test_a_tag_that_comes_in_small_pieces_is_not_read_again_for_each() -> None:
         for _ in range(300):
             events += stream.feed(b"x" * 1400)
         events += stream.feed(b"'/>")
-    assert read.call_count == 4  # each event, and that there is no further one
+    assert read.call_count == 4  # each stanza, and that there is no further one
     assert [(type(event), getattr(event, "is_too_large", False)) for event in events] == [
         (Opened, False),
         (Received, True),
