@@ -12,7 +12,7 @@ from django.core.management import call_command, execute_from_command_line
 from django.db import OperationalError
 
 from kit.db.reasons import words
-from kit.errors import StartError
+from kit.processes import StartError
 from pushserver.config import embedded
 from pushserver.config.role import begin_as, role_of
 

@@ -13,7 +13,7 @@ from bench.running.load import Load
 from bench.running.phones import Phones
 from bench.running.tables import show
 from embedded.servers import installed
-from kit.errors import StartError
+from kit.processes import StartError
 
 PHONES, BACKLOG = 400, 3000
 SETTLING_SECONDS, IDLE_SECONDS = 10.0, 20.0

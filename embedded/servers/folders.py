@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from embedded.supervisor.processes import Account
-from kit.errors import StartError
+from kit.processes import StartError
 
 ACCOUNT_NAME = "pgserver"
 # Places for copies. The second one is for a container whose own file system is read-only.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from embedded.servers.postgres import EMBEDDED, EmbeddedPostgres, Release
-from kit.errors import StartError
+from kit.processes import StartError
 
 DEBIAN = Path("/usr/lib/postgresql")
 SETTINGS = {"listen_addresses": ""}  # the socket only, as for the embedded one

@@ -26,8 +26,8 @@ from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import MergedLog
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from embedded.supervisor.supervisor import Supervisor
-from kit.errors import StartError
 from kit.health.indicators import State
+from kit.processes import StartError
 from pushserver.config.data_dir import LOCK_NAME, VERSION_NAME, refuse_foreign_data, usable
 from pushserver.config.embedded import FILE_NAME
 from pushserver.start.release import version

@@ -29,8 +29,7 @@ from pathlib import Path
 from setproctitle import setproctitle
 
 from embedded.supervisor.processes import ProcessSpec
-from kit.errors import StartError
-from kit.processes import READY_VARIABLE
+from kit.processes import READY_VARIABLE, StartError
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 _C = ctypes.CDLL(None)

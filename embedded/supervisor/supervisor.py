@@ -15,7 +15,7 @@ from embedded.supervisor.child import Child, fork
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.output import Lines, MergedLog, StartStatus
 from embedded.supervisor.processes import ProcessSpec, StopOrder
-from kit.errors import StartError
+from kit.processes import StartError
 
 OWN_NAME = "up"
 FIRST_DELAY_SECONDS = 0.5

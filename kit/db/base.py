@@ -40,17 +40,11 @@ class TooOldError(OperationalError):
 def refuse_too_old(server_version: int) -> None:
     """Raise TooOldError for an unsupported version. ``server_version`` is libpq's number, such as 150018."""
     if server_version // 10_000 < OLDEST:
-        raise TooOldError(f"PostgreSQL {_name(server_version)} is too old: this server needs {OLDEST} or newer")
+        raise TooOldError(f"PostgreSQL {name_of(server_version)} is too old: this server needs {OLDEST} or newer")
 
 
-def untried(server_version: int) -> str:
-    """Return one line about a version that is newer than `NEWEST`, or an empty text."""
-    if server_version // 10_000 <= NEWEST:
-        return ""
-    return f"PostgreSQL {_name(server_version)} is not tested with this server: {NEWEST} is the newest tested version."
-
-
-def _name(server_version: int) -> str:
+def name_of(server_version: int) -> str:
+    """Return libpq's number of a version as PostgreSQL writes it, such as 15.18."""
     return f"{server_version // 10_000}.{server_version % 10_000}"
 
 

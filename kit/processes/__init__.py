@@ -16,6 +16,10 @@ T = TypeVar("T")
 READY_VARIABLE = "READY_FD"
 
 
+class StartError(Exception):
+    """A process cannot start. The message is one line that tells the person who started it what to do."""
+
+
 def announce_ready() -> None:
     """Report to the parent that this process is ready. Do nothing if the parent expects no report or has ended."""
     if number := os.environ.pop(READY_VARIABLE, ""):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kit.errors import StartError
+from kit.processes import StartError
 
 LOCK_NAME = "up.lock"  # the first file of a server's data: its owner is theirs
 VERSION_NAME = "version"  # the version that made the data; there was no such file before 0.2.0

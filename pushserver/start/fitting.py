@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from kit.db.base import untried
+from kit.db import base
 from kit.db.connections import connection_parameters
 from kit.db.sessions import EVERY_SESSION
 from kit.db.statements import fetch
@@ -122,8 +122,10 @@ def odd_schema() -> Iterator[str]:
 def untried_version() -> Iterator[str]:
     """Yield a line if PostgreSQL is newer than the versions that this server was tested with."""
     connection.ensure_connection()
-    if words := untried(connection.connection.info.server_version):
-        yield words
+    version = connection.connection.info.server_version
+    if version // 10_000 > base.NEWEST:
+        tested = f"{base.NEWEST} is the newest tested version"
+        yield f"PostgreSQL {base.name_of(version)} is not tested with this server: {tested}."
 
 
 def odd_session() -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
-from kit.errors import StartError
+from kit.processes import StartError
 from pushserver.config.data_dir import LOCK_NAME, refuse_foreign_data
 from tests.rig.budget import first_everyday
 from tests.rig.folders import fill, open_folder, small_disk

@@ -20,7 +20,7 @@ from embedded.servers import folders, ports
 from embedded.servers.postgres import SETTINGS, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.running import fetch
-from kit.errors import StartError
+from kit.processes import StartError
 from pushserver.indicators.asking import ask_database
 from tests.rig.server import running
 

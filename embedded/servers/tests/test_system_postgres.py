@@ -22,8 +22,7 @@ from embedded.supervisor.processes import PROJECT
 from kit.db import base
 from kit.db.reasons import POOLED
 from kit.db.sessions import EVERY_SESSION
-from kit.errors import StartError
-from kit.processes import leader
+from kit.processes import StartError, leader
 from kit.processes.starting import wait_until_fit
 from pushserver.indicators.asking import ask_database
 from tests.rig.folders import open_folder
