@@ -193,7 +193,7 @@ def accept(bridge: str, batch: Sequence[Incoming], *, limits: ConcurrencyLimits,
     taken = storing.release_old(known.dedup_keys, until=now - DEDUP_WINDOW, now=now)
     asked = [_decide_all(incoming, addressees, taken) for incoming in _choose_fresh(batch, known)]
     _limit(asked, now=now)
-    _choose(asked, all_queues, limits)
+    _put_into_queues(asked, all_queues, limits)
     crowded = _coalesce(asked)
     claims = _store(bridge, asked, ids, all_queues, now=now)
     count_beyond(_beyond(asked), now=now)
@@ -384,7 +384,7 @@ def _hold_back(beyond: Sequence[tuple[_Draft, list[Bucket]]], *, now: datetime) 
             draft.wakes_at = own_buckets().book(wanted, now=now)
 
 
-def _choose(asked: Iterable[_Asked], known: Queues, limits: ConcurrencyLimits) -> None:
+def _put_into_queues(asked: Iterable[_Asked], known: Queues, limits: ConcurrencyLimits) -> None:
     """Put each notification that succeeds into its queue, and take capacity for those that may be sent at once.
 
     One is left to the next claim when a halt covers its queue, when its address cannot be read, or when the queue has
