@@ -29,7 +29,7 @@ from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
-from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_first
+from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_expired, postpone_first
 from notifications.rules.deadlines import GRACE
 from notifications.rules.reports import Request
 
@@ -210,6 +210,10 @@ class Expired(Step):
     def work(self, batch: Batch) -> Work[None]:
         closed = close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
         return Work(None, is_more_left=closed == batch.limit)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        super().quarantine(error, batch)
+        postpone_expired(now=batch.now, nothing_before=batch.nothing_before)
 
 
 class Due(Step):

@@ -204,21 +204,35 @@ def claim(*, limit: int, now: datetime, limits: ConcurrencyLimits, nothing_befor
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
     """Postpone the one notification that `claim` takes with a limit of one, because it cannot be claimed."""
     known = queues.load().and_halted(limits.reach.halts())
-    probed = [dict.fromkeys(ids, 1) for halt in known.halts for ids in _probed_queues(halt, known, now)]
-    heads = (_take_due(each, 1, now=now) for each in probed)
-    first = next(filter(None, heads), None) or _take_due(
-        _budgets(known, limits, 1), 1, now=now, nothing_before=nothing_before
-    )
-    ids = [due.notification_id for due in first]
-    OpenNotification.objects.filter(pk__in=ids).update(due_at=now + timedelta(seconds=CONFIG_RETRY_SECONDS))
+    first = []
+    for queue_ids in (ids for halt in known.halts for ids in _probed_queues(halt, known, now)):
+        first = first or _take_due(dict.fromkeys(queue_ids, 1), 1, now=now)
+    budgets = _budgets(known, limits, 1)
+    _postpone(first or _take_due(budgets, 1, now=now, nothing_before=nothing_before), now=now)
+
+
+def _postpone(taken: Sequence[Claim], *, now: datetime) -> None:
+    rows = OpenNotification.objects.filter(pk__in=[due.notification_id for due in taken])
+    rows.update(due_at=now + timedelta(seconds=CONFIG_RETRY_SECONDS))
 
 
 def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
     """Close notifications that expired, also behind halts, and return their count."""
-    values = {"now": now, "nothing_before": nothing_before, "noted_since": now, "limit": limit}
-    taken = [_read(row) for row in fetch(_TAKE_EXPIRED, values)]
+    taken = _take_expired(limit, now=now, nothing_before=nothing_before)
     _close_what_needs_no_push(taken, now=now)
     return len(taken)
+
+
+def postpone_expired(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
+    """Postpone the one notification that `close_expired` takes with a limit of one: the attempt that its worker left
+    cannot be written.
+    """
+    _postpone(_take_expired(1, now=now, nothing_before=nothing_before), now=now)
+
+
+def _take_expired(limit: int, *, now: datetime, nothing_before: datetime) -> list[Claim]:
+    values = {"now": now, "nothing_before": nothing_before, "noted_since": now, "limit": limit}
+    return [_read(row) for row in fetch(_TAKE_EXPIRED, values)]
 
 
 def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:

@@ -345,9 +345,11 @@ def refuse(table, event, condition):
         cursor.execute(REFUSE.format(table=table, event=event, condition=condition))
 
 
-def test_a_lost_push_that_cannot_be_taken_over_stops_no_other():
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_lost_push_that_cannot_be_taken_over_stops_no_other(has_expired):
     now = timezone.now()
-    rows = [make_notification(state=State.IN_FLIGHT, due_at=LONG_AGO) for _ in range(20)]
+    expires_at = LONG_AGO if has_expired else now + timedelta(days=1)
+    rows = [make_notification(state=State.IN_FLIGHT, due_at=LONG_AGO, expires_at=expires_at) for _ in range(20)]
     bad = rows[0]
     refuse("notifications_endedattempt", "INSERT", f"NEW.notification_id = {bad.pk}")
     deliverer = DeliveryProcess()
