@@ -204,7 +204,7 @@ def claim(*, limit: int, now: datetime, limits: ConcurrencyLimits, nothing_befor
 def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
     """Postpone the one notification that `claim` takes with a limit of one, because it cannot be claimed."""
     known = queues.load().and_halted(limits.reach.halts())
-    first = []
+    first: list[Claim] = []
     for queue_ids in (ids for halt in known.halts for ids in _probed_queues(halt, known, now)):
         first = first or _take_due(dict.fromkeys(queue_ids, 1), 1, now=now)
     budgets = _budgets(known, limits, 1)
