@@ -141,19 +141,14 @@ class BatchTrace:
             exporter().batch((self._began_ns, time_ns()), self._step_spans)
 
 
+@_harmless
 def note(facts: Iterable[tuple[bytes, Attributes]]) -> None:
     """Record the messages that the current step has worked on, by their keys, with attributes from `kit.otlp.NAMES`.
 
     Outside of a traced step, and while tracing is off, ``facts`` is not iterated.
     """
-    step_span = _at_work.get()
-    if step_span is not None:
-        _note(step_span, facts)
-
-
-@_harmless
-def _note(step_span: StepSpan, facts: Iterable[tuple[bytes, Attributes]]) -> None:
-    step_span.noted += [(trace, attributes) for key, attributes in facts if (trace := trace_of(key))]
+    if step_span := _at_work.get():
+        step_span.noted += [(trace, attributes) for key, attributes in facts if (trace := trace_of(key))]
 
 
 @_harmless
@@ -171,8 +166,7 @@ def step(
 
     ``is_first`` marks the step with which the trace begins.
     """
-    trace = trace_of(key)
-    if trace is not None:
+    if trace := trace_of(key):
         times = (began_ns, time_ns())
         exporter().step(name, trace, times, attributes, role=role, is_first=is_first, is_error=is_error)
 
