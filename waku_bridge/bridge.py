@@ -12,8 +12,9 @@ from notifications.delivery.steps import Delivery
 from waku_bridge.inbox.journal import InFlightJournal
 from waku_bridge.inbox.steps import InboxIntake
 from waku_bridge.messages import BRIDGE
-from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox
+from waku_bridge.node import Nodes, WakuNode
+from waku_bridge.outbound.outbox import reply_steps
+from waku_bridge.outbound.sending import Sends
 from waku_bridge.tasks import want_keys
 
 # nwaku's relay answers within 5 seconds, or not at all. Publishing the same bytes through another node meanwhile does
@@ -27,7 +28,7 @@ class WakuBridge:
     """The steps of one process: they take requests from the inbox and publish replies from the outbox."""
 
     def __init__(self, delivery: Delivery, wakeup: Wakeup, *, nodes: Nodes, stores: Nodes) -> None:
-        self._outbox = Outbox(nodes, stores, wakeup)
+        self._outlet = reply_steps(Sends(nodes, stores, wakeup))
         self._steps = InboxIntake(delivery, want_keys, _journal()).steps()
 
     def intake(self) -> Sequence[Step]:
@@ -36,7 +37,7 @@ class WakuBridge:
 
     def outlet(self) -> Sequence[Step]:
         """Return the steps that publish replies and have them confirmed."""
-        return self._outbox.steps()
+        return self._outlet
 
 
 def open_bridge(delivery: Delivery, wakeup: Wakeup) -> WakuBridge:

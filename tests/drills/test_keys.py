@@ -60,7 +60,7 @@ from waku_bridge.messages import (
     WakuMessage,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.outbound import record, reply_to, return_address
+from waku_bridge.outbound.outbox import record, reply_to, return_address
 from waku_bridge.outbound.sending import LEASE
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.console import canary as xmpp_canary

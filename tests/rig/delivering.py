@@ -30,8 +30,7 @@ from notifications.queues.claim import Claim, Done, claim
 from notifications.queues.halts import Reach
 from tests.rig.rows import make_channel, make_notification, make_registration, make_route
 from waku_bridge.bridge import WakuBridge
-from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes
+from waku_bridge.node import Nodes, WakuNode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)

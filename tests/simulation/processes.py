@@ -30,7 +30,7 @@ from tests.simulation.database import Asynchronous, Pool, Wrapper
 from tests.simulation.network import RING_CAPACITY, Network, Providers, SimulatedGateway
 from waku_bridge.bridge import WakuBridge
 from waku_bridge.inbox.queries import Limits
-from waku_bridge.outbound import Nodes
+from waku_bridge.node import Nodes
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Intake, Session
 from waku_bridge.reading.live import LiveReader

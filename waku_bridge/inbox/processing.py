@@ -47,7 +47,7 @@ from waku_bridge.messages import (
     RegistrationResponse,
 )
 from waku_bridge.metrics import ENVELOPES_PROCESSED, INBOX_WAIT_SECONDS
-from waku_bridge.outbound import MAX_PARTS, Reply, return_address
+from waku_bridge.outbound.outbox import MAX_PARTS, Reply, return_address
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any, LiteralString, NamedTuple
 import structlog
 
 from kit import work
-from kit.batches.batch import Batch, Step, Wakeup, Work
+from kit.batches.batch import Batch, Step, Work
 from kit.db.base import Written
 from kit.db.clock import clock
 from kit.db.partitions import day_of, with_days
@@ -48,7 +48,6 @@ from waku_bridge.metrics import (
     REPLIES_UNCONFIRMED,
 )
 from waku_bridge.models import ReplyFacts
-from waku_bridge.node import Nodes
 from waku_bridge.outbound.sending import (
     CHECK_AFTER_SECONDS,
     LEASE,
@@ -243,15 +242,9 @@ NOTED_WITHIN_SECONDS = 0.5
 MAX_UNDER_WAY = 4000
 
 
-class Outbox:
-    """The replies of this process, from the decision to their end."""
-
-    def __init__(self, nodes: Nodes, stores: Nodes, wakeup: Wakeup) -> None:
-        self.sends = Sends(nodes, stores, wakeup)
-
-    def steps(self) -> list[Step]:
-        """Return the steps, in the order in which a batch runs them."""
-        return [Recording(self.sends), OverdueReplies(self.sends), SentReplies(self.sends)]
+def reply_steps(sends: Sends) -> list[Step]:
+    """Return the steps of replies, in the order in which a batch runs them."""
+    return [Recording(sends), OverdueReplies(sends), SentReplies(sends)]
 
 
 class Recording(Step):

@@ -24,7 +24,8 @@ from waku_bridge.console import operator_actions
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
-from waku_bridge.outbound import Reply, outbox, record
+from waku_bridge.outbound import outbox
+from waku_bridge.outbound.outbox import Reply, record
 from waku_bridge.outbound.sending import Outgoing, Sent, Verdict
 from waku_bridge.query_topics import QueryTopics
 from waku_bridge.reading.intake import Session

@@ -22,8 +22,10 @@ from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait
 from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge import node as node_client
-from waku_bridge.node import WakuNode
-from waku_bridge.outbound import Nodes, Outbox, Reply, outbox, sending
+from waku_bridge.node import Nodes, WakuNode
+from waku_bridge.outbound import outbox, sending
+from waku_bridge.outbound.outbox import Reply, reply_steps
+from waku_bridge.outbound.sending import Sends
 
 
 @dataclass
@@ -125,9 +127,9 @@ class OutboxProcess:
     """The part of a worker process that handles replies."""
 
     def __init__(self, nodes: Iterable[Any], stores: Iterable[Any] = ()) -> None:
-        self.outbox = Outbox(Nodes(nodes), Nodes(stores), WAKEUP)
+        self.sends = Sends(Nodes(nodes), Nodes(stores), WAKEUP)
         self.replies = []
-        self.steps = [Deciding(self.replies), *self.outbox.steps()]
+        self.steps = [Deciding(self.replies), *reply_steps(self.sends)]
 
     def process_batch(self) -> bool:
         return poll_and_process(self.steps)
@@ -142,4 +144,4 @@ class OutboxProcess:
 
     def _is_busy(self) -> bool:
         is_due = any(at is not None and at <= time.monotonic() for at in (step.next_at() for step in self.steps))
-        return is_due or bool(self.outbox.sends.under_way)
+        return is_due or bool(self.sends.under_way)

@@ -21,8 +21,9 @@ from waku_bridge.codec.topics import message_hash
 from waku_bridge.dialect import Busy
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.outbound import Nodes, Reply, outbox, record, sending
-from waku_bridge.outbound.outbox import ASK_AGAIN_AFTER, CHECK_AFTER, UNANSWERED_FOR
+from waku_bridge.node import Nodes
+from waku_bridge.outbound import outbox, sending
+from waku_bridge.outbound.outbox import ASK_AGAIN_AFTER, CHECK_AFTER, UNANSWERED_FOR, Reply, record
 from waku_bridge.outbound.sending import HASHES_PER_QUERY, LEASE, MAX_REPEATS, Verdict, judge
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
@@ -211,7 +212,7 @@ def test_a_process_has_a_limited_number_of_overdue_replies_under_way(clock, monk
     for _ in range(3):
         process.process_batch()
         clock.goes(2 * LEASE.total_seconds())
-    assert process.outbox.sends.under_way == 3
+    assert process.sends.under_way == 3
     store.answers()
     process.works()
     assert OutboundReply.objects.filter(state=State.CONFIRMED).count() == 5

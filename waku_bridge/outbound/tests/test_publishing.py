@@ -33,9 +33,9 @@ from waku_bridge.messages import (
     WakuMessage,
 )
 from waku_bridge.models import OutboundReply
-from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, WakuNode
-from waku_bridge.outbound import MAX_PARTS, MESSAGE_TYPES, Nodes, Reply, record, reply_to, return_address, sending
-from waku_bridge.outbound.outbox import CHECK_AFTER
+from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, Nodes, WakuNode
+from waku_bridge.outbound import sending
+from waku_bridge.outbound.outbox import CHECK_AFTER, MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
 from waku_bridge.outbound.sending import LEASE, Outgoing, Sent
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
@@ -121,9 +121,9 @@ def test_a_batch_of_replies_costs_as_many_statements_as_one_reply(clock):
             decided(process, bytes([number]))
         with statements() as sent:
             process.process_batch()
-            while process.outbox.sends.under_way:
+            while process.sends.under_way:
                 wait_for_wakeup()
-                if process.outbox.sends.peek(replies)[replies - 1 :]:
+                if process.sends.peek(replies)[replies - 1 :]:
                     process.process_batch()
         numbers.append(len(sent))
     assert len(set(numbers)) == 1
