@@ -9,9 +9,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -32,11 +31,6 @@ URL_SAFE_TO_STANDARD, STANDARD_TO_URL_SAFE = str.maketrans("-_", "+/"), str.make
 TOO_LARGE = re.compile(r"size exceeded maximum(?:\D{1,8}(\d{1,12}))?")
 # A cursor of go-waku or nwaku is a hash, as text.
 CURSOR = re.compile(r"[!-~]{0,1024}")
-STATES = frozenset(
-    {"READY", "NOT_READY", "NOT_MOUNTED", "INITIALIZING", "SYNCHRONIZING", "SHUTTING_DOWN", "EVENT_LOOP_LAGGING"}
-)
-CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
-DATE_RESOLUTION = timedelta(seconds=1)
 
 
 class NodeError(Exception):
@@ -265,40 +259,20 @@ def store_refusal(status: int, text: str, *, where: str) -> NodeError:
     return refusal(status, text, where=where)
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The health of a node in nwaku's words. ``protocols`` has the state of each protocol by its name.
+def reports_no_peers(health: Any) -> bool:
+    """Return whether a node's health says that messages reach nobody by relay. The node itself is READY all the same.
 
-    A text is empty where the node gave none, or an unknown one.
+    go-waku implements it for RLN only.
     """
-
-    node: str = ""
-    connection: str = ""
-    protocols: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def has_no_peers(self) -> bool:
-        """Return whether messages reach nobody by relay. The node itself is READY all the same."""
-        return self.connection == "Disconnected" or self.protocols.get("Relay") == "NOT_READY"
+    if not isinstance(health, dict):
+        return False
+    listed = health.get("protocolsHealth")
+    entries = listed if isinstance(listed, list) else ()
+    is_relay_off = any(isinstance(entry, dict) and entry.get("Relay") == "NOT_READY" for entry in entries)
+    return is_relay_off or health.get("connectionStatus") == "Disconnected"
 
 
-def read_health(body: bytes) -> Health | None:
-    """Return the health, or None for go-waku, which implements it for RLN only."""
-    answer = None
-    with suppress(orjson.JSONDecodeError):
-        answer = orjson.loads(body)
-    if not isinstance(answer, dict):
-        return None
-    listed = answer.get("protocolsHealth")
-    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    protocols = {name: _known(state, STATES) for entry in entries for name, state in entry.items() if name != "desc"}
-    return Health(
-        _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
-    )
-
-
-def _known(word: Any, words: frozenset[str]) -> str:
-    return word if isinstance(word, str) and word in words else ""
+DATE_RESOLUTION = timedelta(seconds=1)
 
 
 def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float | None:

@@ -25,10 +25,10 @@ from waku_bridge.dialect import (
     StorePage,
     Unreachable,
     parse,
-    read_health,
     read_skew,
     read_store_page,
     refusal,
+    reports_no_peers,
     store_refusal,
     to_json,
 )
@@ -147,11 +147,10 @@ class WakuNode:
             response = await self._call("GET", "/health")
             if response.status in (HTTP_NOT_FOUND, HTTP_NOT_IMPLEMENTED):
                 return None
-            self._json(response)
+            health = self._json(response)
         except NodeError as error:
             return error
-        health = read_health(response.body)
-        return NoPeers(f"{self.name} has no peers") if health and health.has_no_peers else None
+        return NoPeers(f"{self.name} has no peers") if reports_no_peers(health) else None
 
     async def _post(self, path: str, body: Any) -> None:
         response = await self._call("POST", path, body)

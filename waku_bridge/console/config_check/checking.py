@@ -23,6 +23,7 @@ from kit.http import ask, new_client, submit
 from waku_bridge.console.config_check import NOTICES
 from waku_bridge.console.config_check.readings import (
     Reading,
+    read_health,
     read_info,
     read_joined,
     read_mesh,
@@ -35,7 +36,7 @@ from waku_bridge.console.metrics import (
     NODE_MESH_PEERS,
     NODE_VERSION_TIMESTAMP_SECONDS,
 )
-from waku_bridge.dialect import MessageTooLarge, read_health, read_skew, refusal, to_json
+from waku_bridge.dialect import MessageTooLarge, read_skew, refusal, to_json
 from waku_bridge.messages import WakuMessage
 from waku_bridge.reading.live import LONGEST_PAGE
 from waku_bridge.reading.pages import LongestPage

@@ -1,4 +1,4 @@
-"""Parsers of a node's answers about itself: `/info`, `/version` and the peers of its mesh. Pure.
+"""Parsers of a node's answers about itself: `/health`, `/info`, `/version` and the peers of its mesh. Pure.
 
 No answer is trusted: one that is malformed counts as missing. Words are compared with known ones, so that no text of
 a node reaches logs or pages.
@@ -12,11 +12,14 @@ from typing import Any
 import orjson
 
 from waku_bridge.console.config_check.enr import Shards, read_shards
-from waku_bridge.dialect import Health
 from waku_bridge.reading.pages import LongestPage
 
 VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?!\d)")
 HTTP_BAD_REQUEST = 400
+STATES = frozenset(
+    {"READY", "NOT_READY", "NOT_MOUNTED", "INITIALIZING", "SYNCHRONIZING", "SHUTTING_DOWN", "EVENT_LOOP_LAGGING"}
+)
+CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,23 @@ class Version:
         return (
             f"{'go-waku' if self.is_go_waku else 'nwaku'} {'.'.join(map(str, self.numbers)) or 'of no known version'}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a node in nwaku's words. ``protocols`` has the state of each protocol by its name.
+
+    A text is empty where the node gave none, or an unknown one.
+    """
+
+    node: str = ""
+    connection: str = ""
+    protocols: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_no_peers(self) -> bool:
+        """Return whether messages reach nobody by relay. The node itself is READY all the same."""
+        return self.connection == "Disconnected" or self.protocols.get("Relay") == "NOT_READY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,23 @@ class Reading:
     size_limit_bytes: int | None = None
     longest_page: LongestPage = field(default_factory=LongestPage)
     mesh_peers: int | None = None  # of our first shard; a node reports them only with --rest-admin
+
+
+def read_health(body: bytes) -> Health | None:
+    """Return the health, or None for go-waku, which implements it for RLN only."""
+    answer = _read_json(body)
+    if not isinstance(answer, dict):
+        return None
+    listed = answer.get("protocolsHealth")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    protocols = {name: _known(state, STATES) for entry in entries for name, state in entry.items() if name != "desc"}
+    return Health(
+        _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
+    )
+
+
+def _known(word: Any, words: frozenset[str]) -> str:
+    return word if isinstance(word, str) and word in words else ""
 
 
 def read_version(body: bytes) -> Version | None:

@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from embedded.node.wire import write_enr
 from waku_bridge.console.config_check import rules
 from waku_bridge.console.config_check.enr import Shards, read_shards
-from waku_bridge.console.config_check.readings import Reading, Version, read_info, read_mesh, read_version
+from waku_bridge.console.config_check.readings import (
+    Health,
+    Reading,
+    Version,
+    read_health,
+    read_info,
+    read_mesh,
+    read_version,
+)
 from waku_bridge.console.config_check.rules import Expectations, complaints
-from waku_bridge.dialect import Health, read_health, read_skew
+from waku_bridge.dialect import read_skew
 from waku_bridge.reading.pages import LongestPage
 
 PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
