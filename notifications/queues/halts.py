@@ -56,36 +56,30 @@ def drain() -> Halt | None:
 
 def start_draining(*, by: str, why: str, now: datetime) -> bool:
     """Stop delivery, and return whether this call did it: of two calls, the later one changes nothing."""
-    if is_begun := _begin(Halt(kind=Kind.DRAINED, by=by, reason=why, since=now)):
-        log.warning("draining_started")
-    return is_begun
+    return _begin(Halt(kind=Kind.DRAINED, by=by, reason=why, since=now))
 
 
 def stop_draining(*, by: str, now: datetime) -> bool:
     """Let delivery run again, and return whether it was stopped. Workers claim the notifications that waited."""
-    if is_ended := _end(Kind.DRAINED, by=by, now=now):
-        log.warning("draining_stopped")
-    return is_ended
+    return _end(Kind.DRAINED, by=by, now=now)
 
 
 def pause(app: ChannelKey, *, by: str, why: str, now: datetime) -> bool:
     """Send nothing to this app until somebody resumes it. Its notifications wait, at most their time to live."""
-    return _begin_at_app(Kind.PAUSED, app, by=by, reason=why, now=now)
+    return _begin(Halt(kind=Kind.PAUSED, **app._asdict(), by=by, reason=why, since=now))
 
 
 def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
     """End the pause of this app. Its waiting notifications are sent, unless another halt covers them."""
-    return _end_at_app(Kind.PAUSED, app, by=by, now=now)
+    return _end(Kind.PAUSED, **app._asdict(), by=by, now=now)
 
 
 def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
     """Stop sending to an app whose pushes fail or do harm. Probes test whether the halt can end."""
-    if not _begin_at_app(Kind.TRIPPED, app, by=by, reason=reason, now=now):
-        return False
-    log.error("channel_tripped", **app._asdict(), reason=reason)
-    if not by:
+    is_begun = _begin(Halt(kind=Kind.TRIPPED, **app._asdict(), by=by, reason=reason, since=now))
+    if is_begun and not by:
         count(CHANNEL_TRIPS, [(platform_of(app.token_type),)])
-    return True
+    return is_begun
 
 
 def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
@@ -93,7 +87,7 @@ def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
 
     Its ambiguous pushes have long pauses because of the fault that is over. They are due at once.
     """
-    if is_ended := _end_at_app(Kind.TRIPPED, app, by=by, now=now):
+    if is_ended := _end(Kind.TRIPPED, **app._asdict(), by=by, now=now):
         write(_BRING_FORWARD, {**app._asdict(), "now": now})
     return is_ended
 
@@ -113,20 +107,6 @@ _BRING_FORWARD = f"""
 """
 
 
-def _begin_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, reason: str, now: datetime) -> bool:
-    halt = Halt(kind=kind, token_type=app.token_type, app_topic=app.app_topic, by=by, reason=reason, since=now)
-    if is_begun := _begin(halt):
-        log.info("halt_begun", kind=str(kind), **app._asdict())
-    return is_begun
-
-
-def _end_at_app(kind: Halt.Kind, app: ChannelKey, *, by: str, now: datetime) -> bool:
-    if is_ended := _end(kind, **app._asdict(), by=by, now=now):
-        Channel.objects.filter(**app._asdict()).update(judged_from=now)
-        log.info("halt_ended", kind=str(kind), **app._asdict(), by_operator=bool(by))
-    return is_ended
-
-
 _BEGIN = """
     INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by, next_probe_at)
     VALUES (%s, %s, %s::smallint, %s, %s, %s, %s, %s::timestamptz)
@@ -135,16 +115,25 @@ _BEGIN = """
 
 
 def _begin(halt: Halt) -> bool:
-    """Store a halt, and return whether it is new."""
-    subject = (halt.gateway, halt.token_type, halt.app_topic)
+    """Store a halt, and return whether it is new. One that the server begins itself is an error."""
+    subject = {"gateway": halt.gateway, "token_type": halt.token_type, "app_topic": halt.app_topic}
     next_probe_at = halt.since + PROBE_PAUSE if halt.kind in PROBED else None
-    return bool(fetch(_BEGIN, [str(halt.kind), *subject, halt.since, halt.reason, halt.by, next_probe_at]))
+    row = [str(halt.kind), *subject.values(), halt.since, halt.reason, halt.by, next_probe_at]
+    is_begun = bool(fetch(_BEGIN, row))
+    if is_begun and halt.by:
+        log.warning("halt_begun", kind=str(halt.kind), **subject)
+    elif is_begun:
+        log.error("halt_begun", kind=str(halt.kind), **subject, reason=halt.reason)
+    return is_begun
 
 
 def _end(kind: Halt.Kind, *, by: str, now: datetime, **subject: Any) -> bool:
     """End a halt, and return whether it was in force."""
     is_ended = bool(Halt.objects.in_force().filter(kind=kind, **subject).update(ended_at=now, ended_by=by))
     if is_ended:
+        log.warning("halt_ended", kind=str(kind), **subject, by_operator=bool(by))
+        if "app_topic" in subject:
+            Channel.objects.filter(**subject).update(judged_from=now)
         wake_workers()
     return is_ended
 
@@ -171,14 +160,11 @@ def note_unreachable(gateway: str, *, now: datetime) -> None:
     """Halt a gateway that no process reaches."""
     if _begin(Halt(kind=Kind.UNREACHABLE, gateway=gateway, since=now)):
         count(GATEWAY_OUTAGES, [(gateway,)])
-        log.error("gateway_unreachable", gateway=gateway)
 
 
 def note_reached(gateway: str, *, now: datetime) -> bool:
     """End the halt of a gateway, because a probe reached it. Its waiting notifications come first."""
-    if is_ended := _end(Kind.UNREACHABLE, gateway=gateway, by="", now=now):
-        log.info("gateway_reached", gateway=gateway)
-    return is_ended
+    return _end(Kind.UNREACHABLE, gateway=gateway, by="", now=now)
 
 
 class Reach:

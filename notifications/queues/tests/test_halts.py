@@ -106,7 +106,8 @@ def test_a_trip_is_an_error_in_the_log():
     with capture_logs() as logs:
         halts.trip(APPLE, reason="5 of 5 sends refused: InvalidProviderToken", now=NOW)
     [alarm] = [entry for entry in logs if entry["log_level"] == "error"]
-    assert (alarm["event"], alarm["token_type"], alarm["app_topic"]) == ("channel_tripped", 1, APP)
+    assert (alarm["event"], alarm["kind"]) == ("halt_begun", "tripped")
+    assert (alarm["token_type"], alarm["app_topic"]) == (1, APP)
     assert "InvalidProviderToken" in alarm["reason"]
 
 
