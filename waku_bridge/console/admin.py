@@ -39,6 +39,7 @@ from waku_bridge.models import (
     LOST_REPLIES,
     DeadLetter,
     EndedEnvelope,
+    EndedReply,
     EnvelopeFault,
     InboundEnvelope,
     OutboundReply,
@@ -49,6 +50,7 @@ HASH_BYTES = 32
 # Limit of the requests whose id begins with the digits of a search. Only very few digits match more.
 MAX_REQUESTS = 100
 MAX_FAILED_COUNTED = 1000
+MAX_LOST = 1000  # replies in a list of lost ones
 COUNT_FAILED = f"""
     SELECT count(*) FROM (
         SELECT FROM waku_bridge_endedenvelope
@@ -181,12 +183,23 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
         )
 
 
+def newest_lost(**condition: str) -> QuerySet[Any]:
+    """Return the ids of the newest lost replies that meet the condition, in the order of their index.
+
+    In the order of ids, PostgreSQL would walk through all replies that are newer.
+    """
+    lost = EndedReply.objects.filter(LOST_REPLIES, **condition).order_by("-created_at")
+    return lost.values_list("pk", flat=True)[:MAX_LOST]
+
+
 class LostFilter(Alone, OnlyFilter):
     """A filter for the replies that no node took, or that no answering store had."""
 
     title = parameter_name = "lost"
     words = "may not have reached anybody"
-    condition = LOST_REPLIES
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(pk__in=list(newest_lost())) if self.value() else queryset
 
 
 class ReplyStateFilter(WordFilter):
@@ -195,6 +208,8 @@ class ReplyStateFilter(WordFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         found: QuerySet[Any] = super().queryset(request, queryset)
         asked: Any = self.used_parameters.get(self.lookup_kwarg, ())
+        if "abandoned" in asked:
+            return found.filter(pk__in=list(newest_lost(state="abandoned")))
         return found.filter(ended_on=UNDER_WAY) if {"pending", "published"}.intersection(asked) else found
 
 

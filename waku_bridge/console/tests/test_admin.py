@@ -21,7 +21,7 @@ from tests.rig.rows import make_envelope, make_reply, make_request, make_waterma
 from tests.rig.statements import index_of
 from waku_bridge import removal
 from waku_bridge.console import operator_actions
-from waku_bridge.console.admin import without_payloads
+from waku_bridge.console.admin import newest_lost, without_payloads
 from waku_bridge.identity import own_content_topics
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import MessageType
@@ -126,19 +126,30 @@ def test_the_page_of_a_reply_shows_its_progress_and_not_its_contents(admin_clien
         assert "secret" not in html
 
 
-@pytest.mark.parametrize(
-    ("most", "state", "index"),
-    [
-        ("confirmed", "unconfirmed", "reply_given_up"),  # most replies are confirmed, as on any server
-        ("unconfirmed", "abandoned", "reply_lost"),
-    ],
-)
-def test_rare_states_of_replies_are_found_by_an_index(most: str, state: str, index: str) -> None:
-    make_many(most)
-    assert index_of(today(), index) in OutboundReply.objects.filter(state=state).order_by("-pk")[:100].explain()
-    if most == "unconfirmed":
-        lost = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
-        assert index_of(today(), "reply_lost") in lost[:1000].explain()
+def test_rare_states_of_replies_are_found_by_an_index() -> None:
+    make_many("confirmed")  # as on any server whose stores answer
+    unconfirmed = OutboundReply.objects.filter(state="unconfirmed").order_by("-pk")
+    assert index_of(today(), "reply_given_up") in unconfirmed[:100].explain()
+
+
+def test_lost_replies_are_found_by_an_index_where_no_store_answers() -> None:
+    make_many("unconfirmed")
+    lately = OutboundReply.objects.filter(LOST_REPLIES, created_at__gte=timezone.now() - timedelta(hours=1))
+    for lost in (lately[:1000], newest_lost(), newest_lost(state="abandoned")):
+        assert index_of(today(), "reply_lost") in lost.explain()
+
+
+def test_lists_of_lost_replies_have_the_newest_of_them(admin_client: Client) -> None:
+    abandoned = make_reply(state="abandoned")
+    repeated = make_reply(state="unconfirmed", repeat_count=1)
+    unchecked = make_reply(state="unconfirmed")
+
+    def listed(query: str) -> list[bool]:
+        page = admin_client.get(f"{REPLIES}?{query}").content.decode()
+        return [f"{REPLIES}{reply.pk}/change/" in page for reply in (abandoned, repeated, unchecked)]
+
+    assert listed("lost=yes") == [True, True, False]
+    assert listed("state__exact=abandoned") == [True, False, False]
 
 
 @pytest.mark.parametrize("state", ["pending", "published"])
