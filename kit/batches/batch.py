@@ -85,6 +85,7 @@ class Step:
 
     @property
     def takes_rows(self) -> bool:
+        """Return whether rows may wait for the step."""
         return bool(self.waits or self.oldest)
 
     def next_at(self) -> float | None:

@@ -101,7 +101,7 @@ class Worker:
             self._rows.look(now=now, is_stopping=self._stopping.is_set())
         self._work_together(now)
         self._work_apart(now)
-        return bool(self._rows.steps)
+        return not self._rows.steps.isdisjoint(self._active())
 
     def _active(self) -> Sequence[Step]:
         """Return the steps. A process that is to stop skips those that take rows, but for results of its own."""

@@ -783,6 +783,16 @@ def test_a_stopping_worker_waits_for_its_sends_writes_their_results_and_takes_no
     assert (rows.counts, TopicKey.objects.filter(topic=7).count()) == ([], 1)
 
 
+def test_a_stopping_worker_does_not_go_on_at_once_because_rows_wait_for_others():
+    add_row()
+    worker = Worker([rows := Rows()], Wakeup())
+    worker._rows.look(now=timezone.now())
+    worker.stop(timeout_seconds=20)
+    assert worker._rows.steps == {rows}
+    assert not worker.process_batch(now=timezone.now())
+    assert rows.counts == []
+
+
 @in_threads
 def test_a_stopping_worker_ends_after_the_timeout_also_with_sends_under_way():
     step = UnderWay(1)
