@@ -42,26 +42,68 @@ QUIET_SECONDS = 0.3
 USABLE_PART_OF_LEASE = 0.9  # the rest is for recording
 
 
-class PushSends(InFlight[Done | Request]):
-    """The sender of claims, each through the gateway of its route. It keeps results until a batch has recorded them.
+class Delivery(InFlight[Done | Request]):
+    """The state that the steps of a process share: its pushes under way, their limits, and when answers are due.
 
-    Silences are among its sends, so that batches take the ends of silences just as they take results. The end of a
-    silence is the request that waited for it.
+    Each claim is sent through the gateway of its route, and results are kept until a batch has recorded them. Silences
+    are among the sends, so that batches take the ends of silences just as they take results. The end of a silence is
+    the request that waited for it.
     """
 
-    def __init__(self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits) -> None:
+    def __init__(
+        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits | None = None
+    ) -> None:
         super().__init__(wakeup, timeout_seconds=settings.DELIVERY_LEASE_SECONDS * USABLE_PART_OF_LEASE)
         self._gateway_for = gateway_for
-        self._limits = limits
+        self.limits = limits or ConcurrencyLimits()
         self._first_attempts = FirstAttempts()
+        self._silent: list[Request] = []  # whose silence has not begun
+        # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
+        self.due: defaultdict[datetime, set[int]] = defaultdict(set)
         self.recording_seconds = 0.0  # the time that it took to record the last result which came alone
         self._sent_at = self._sent_before = float("-inf")  # monotonic; when the last two batches of pushes were sent
 
-    def send(self, claims: Sequence[Claim], silent: Sequence[Request] = ()) -> None:
-        """Start sending, and the silences of these requests, after the commit that wrote them.
+    def steps(self) -> list[Step]:
+        """Return the steps of delivery, in the order in which a batch runs them.
 
-        Without a known attempt that a silence could last as long as, it lasts until the answer is due.
+        The steps that wait for locks on rows come before those that skip locked rows. In the other order, a process
+        that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
+        notifications.
         """
+        return [Results(self), Deadlines(self), Expired(), Due(self), Counting()]
+
+    def accepted(self, claims: Sequence[Claim], requests: Sequence[Request]) -> None:
+        """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
+        for request in requests:
+            self.due[request.reply_due_at].add(request.id)
+        self._silent += [request for request in requests if request.silent_queues]
+        self.send(claims)
+        queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
+        self.leave_to_others()
+
+    def answered(self, requests: Iterable[Request]) -> None:
+        """Forget when the answers to these requests were due."""
+        for request in requests:
+            ids = self.due.get(request.reply_due_at, set())
+            ids.discard(request.id)
+            if not ids:
+                self.due.pop(request.reply_due_at, None)
+
+    def leave_to_others(self) -> None:
+        """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
+        if self.limits.reach:
+            wake_peers()
+
+    def send(self, claims: Sequence[Claim]) -> None:
+        """Start sending claims after the commit that wrote them, and begin silences.
+
+        A full queue holds up a silence while pushes wait there: its push would have gone out only then. Without a known
+        attempt that a silence could last as long as, it lasts until the answer is due.
+        """
+        self.limits.keep()
+        waiting = [request for request in self._silent if request.id in self.due.get(request.reply_due_at, ())]
+        self._silent = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
+        silent = [request for request in waiting if not self.limits.are_crowded(request.full_queue_ids)]
         self._first_attempts.learn([queue for request in silent for queue in request.silent_queues])
         timed = [request for request in silent if self._first_attempts.know(request.silent_queues)]
         if claims or timed:
@@ -109,7 +151,7 @@ class PushSends(InFlight[Done | Request]):
         }
         is_error = result.outcome in FAILURES
         step("send", claim.source_key, facts, began_ns=began_ns, role=Role.CLIENT, is_error=is_error)
-        self._limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
+        self.limits.complete(claim.slot, monotonic() - started if result.outcome is Outcome.DELIVERED else inf)
         return claim, result
 
     async def _be_silent(self, request: Request, since: float) -> Request:
@@ -138,60 +180,6 @@ def _timed(result: Result, began_at: datetime) -> Result:
     """Return a result with its times. What left no connection has no begin, so that a later push is the first."""
     is_unsent = result.is_untried or result.is_unreached
     return replace(result, began_at=None if is_unsent else result.began_at or began_at, ended_at=clock.now())
-
-
-class Delivery:
-    """The state that the steps of a process share: pushes under way, their limits, and when answers are due."""
-
-    def __init__(
-        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits | None = None
-    ) -> None:
-        self.limits = limits or ConcurrencyLimits()
-        self.sends = PushSends(gateway_for, wakeup, self.limits)
-        # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
-        self.due: defaultdict[datetime, set[int]] = defaultdict(set)
-        self._silent: list[Request] = []  # whose silence has not begun
-
-    def accepted(self, claims: Sequence[Claim], requests: Sequence[Request]) -> None:
-        """Send the claims of new requests and add the waiting requests, after the commit that stored them."""
-        for request in requests:
-            self.due[request.reply_due_at].add(request.id)
-        self._silent += [request for request in requests if request.silent_queues]
-        self.send(claims)
-        queues.create({claim.queue for claim in claims if claim.slot.queue_id == queues.UNSORTED})
-        self.leave_to_others()
-
-    def send(self, claims: Sequence[Claim]) -> None:
-        """Send claims after the commit that wrote them, and begin silences.
-
-        A full queue holds up a silence while pushes wait there: its push would have gone out only then.
-        """
-        self.limits.keep()
-        waiting = [request for request in self._silent if request.id in self.due.get(request.reply_due_at, ())]
-        self._silent = [request for request in waiting if self.limits.are_crowded(request.full_queue_ids)]
-        self.sends.send(claims, [each for each in waiting if not self.limits.are_crowded(each.full_queue_ids)])
-
-    def answered(self, requests: Iterable[Request]) -> None:
-        """Forget when the answers to these requests were due."""
-        for request in requests:
-            ids = self.due.get(request.reply_due_at, set())
-            ids.discard(request.id)
-            if not ids:
-                self.due.pop(request.reply_due_at, None)
-
-    def leave_to_others(self) -> None:
-        """Wake the other processes for the pushes that this one cannot send, as it does not reach their gateway."""
-        if self.limits.reach:
-            wake_peers()
-
-    def steps(self) -> list[Step]:
-        """Return the steps of delivery, in the order in which a batch runs them.
-
-        The steps that wait for locks on rows come before those that skip locked rows. In the other order, a process
-        that holds notifications and waits for a route could dead-lock with one that holds the route and waits for the
-        notifications.
-        """
-        return [Results(self), Deadlines(self), Expired(), Due(self), Counting()]
 
 
 def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
@@ -272,14 +260,14 @@ class Results(Step):
         self._delivery = delivery
 
     def next_at(self) -> float | None:
-        return self._delivery.sends.next_result_at()
+        return self._delivery.next_result_at()
 
     def is_under_way(self) -> bool:
-        return self._delivery.sends.under_way > 0
+        return self._delivery.under_way > 0
 
     def work(self, batch: Batch) -> Work[tuple[Taken, Sequence[Request]]]:
         """Decide what was taken, and which requests are answered."""
-        batch.taken = taken = self._delivery.sends.peek(batch.limit)
+        batch.taken = taken = self._delivery.peek(batch.limit)
         results, silences = _results(taken), [each for each in taken if isinstance(each, Request)]
         locked = settling.lock([c.request_id for c, _ in results] + [silence.id for silence in silences])
         changes = self._record(results, now=batch.now)
@@ -297,26 +285,26 @@ class Results(Step):
         since = monotonic()
         recorded = recording.record(results, reach=self._delivery.limits.reach, now=now)
         if len(results) == 1:
-            self._delivery.sends.recording_seconds = monotonic() - since
+            self._delivery.recording_seconds = monotonic() - since
         return recorded
 
     def committed(self, decided: tuple[Taken, Sequence[Request]]) -> None:
         taken, answered = decided
         results = _results(taken)
-        self._delivery.sends.recorded(len(taken))
+        self._delivery.recorded(len(taken))
         self._delivery.answered(answered)
         recording.end_halts(results, now=clock.now())
-        self._delivery.sends.refresh_gateways(claim for claim, _ in results)
+        self._delivery.refresh_gateways(claim for claim, _ in results)
         self._delivery.leave_to_others()
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop a result that cannot be stored. Its push counts as lost when its lease ends."""
         log.error("result_not_stored", error=type(error).__name__)
-        self._delivery.sends.recorded(len(batch.taken))
+        self._delivery.recorded(len(batch.taken))
 
     def again(self, batch: Batch) -> None:
         """Record the result some seconds later."""
-        self._delivery.sends.again(len(batch.taken))
+        self._delivery.again(len(batch.taken))
 
 
 def _trace(results: Iterable[Done], answers: Iterable[Answer]) -> None:

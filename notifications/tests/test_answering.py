@@ -63,7 +63,7 @@ class AnsweringProcess(DeliveryProcess):
 
     def process_results(self, count=1):
         """Process one batch once ``count`` results are there."""
-        while len(self.delivery.sends.peek(count)) < count:
+        while len(self.delivery.peek(count)) < count:
             self.wait()
         self.process_batch()
 

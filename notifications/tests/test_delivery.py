@@ -112,8 +112,8 @@ def test_a_gateway_that_hangs_is_given_up_before_the_lease_ends():
             await asyncio.sleep(60)
 
     notification, deliverer = make_due(), DeliveryProcess(Hanging())
-    assert deliverer.delivery.sends._timeout_seconds == 0.9 * LEASE.total_seconds()
-    deliverer.delivery.sends._timeout_seconds = 0.1
+    assert deliverer.delivery._timeout_seconds == 0.9 * LEASE.total_seconds()
+    deliverer.delivery._timeout_seconds = 0.1
     deliverer.process_backlog()
     assert fresh(notification).state == State.AMBIGUOUS
     assert Attempt.objects.get().code == "timeout"
@@ -125,7 +125,7 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
     rows, deliverer = [make_due() for _ in range(11)], DeliveryProcess()
     held, others = rows[:8], rows[8:]
     deliverer.process_batch()
-    while len(deliverer.gateway.pushes) < len(rows) or not deliverer.delivery.sends.are_all_done():
+    while len(deliverer.gateway.pushes) < len(rows) or not deliverer.delivery.are_all_done():
         deliverer.wait()
     with other_session() as session:
         session.execute(
@@ -135,7 +135,7 @@ def test_results_of_a_locked_row_are_recorded_later_and_stop_no_others(monkeypat
         deliverer.process_until(lambda: {fresh(row).state for row in others} == {State.DELIVERED})
         assert {fresh(row).state for row in held} == {State.IN_FLIGHT}
     deliverer.process_until(lambda: {fresh(row).state for row in rows} == {State.DELIVERED})
-    assert (len(deliverer.gateway.pushes), deliverer.delivery.sends.under_way) == (len(rows), 0)
+    assert (len(deliverer.gateway.pushes), deliverer.delivery.under_way) == (len(rows), 0)
 
 
 def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_other():

@@ -47,7 +47,7 @@ def deliverer(gateway):
     deliverer = DeliveryProcess(gateway, limit=3)
     yield deliverer
     gateway.is_open.set()
-    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
+    deliverer.process_until(lambda: not deliverer.delivery.under_way)
 
 
 def states(*notifications):
@@ -87,7 +87,7 @@ def test_no_batch_waits_for_a_hanging_push_and_its_late_result_is_recorded(gatew
     hanging, quick = make_due_to_app(), make_due()
     delivered(deliverer, quick)
     assert states(hanging) == [State.IN_FLIGHT]
-    assert deliverer.delivery.sends.under_way == 1
+    assert deliverer.delivery.under_way == 1
     gateway.is_open.set()
     delivered(deliverer, hanging)
     assert Attempt.objects.get(notification=hanging).outcome == "delivered"
@@ -120,7 +120,7 @@ def test_a_result_that_cannot_be_stored_is_quarantined_and_the_others_are_record
     others = [make_due() for _ in range(2)]
     gateway.answer = lambda push: Result(Outcome.DELIVERED, "\0" if push.notification_id == bad.pk else "")
     delivered(deliverer, *others)
-    deliverer.process_until(lambda: not deliverer.delivery.sends.under_way)
+    deliverer.process_until(lambda: not deliverer.delivery.under_way)
     assert states(bad) == [State.IN_FLIGHT]
     assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     assert [held.notification_id for held in take(now=timezone.now() + LEASE)] == [bad.pk]
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_half_way_releases_the_capacity_of_its_claims_and_sen
     with pytest.raises(OperationalError):
         deliverer.process_batch()
     assert states(*notifications) == [State.PENDING] * 3
-    assert (gateway.pushes, deliverer.delivery.sends.under_way) == ([], 0)
+    assert (gateway.pushes, deliverer.delivery.under_way) == ([], 0)
     assert budget_in(deliverer.delivery.limits, queue_id(GOOGLE)) == 3
     last.is_locked = False
     delivered(deliverer, *notifications)

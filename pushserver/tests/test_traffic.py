@@ -148,7 +148,7 @@ def test_a_push_that_waits_for_capacity_or_for_gorush_is_measured_when_it_leaves
     put(request(push()), now=timezone.now() - WAITED)
     process = pushing_to(settings, unused_port(), limit=128 if is_away else 0)
     process.process_batch()
-    process.process_until(lambda: not process.delivery.sends.under_way)
+    process.process_until(lambda: not process.delivery.under_way)
     assert not Attempt.objects.exclude(began_at=None, waited_ms=None).exists()
     with serve(Gorush) as server:
         OpenNotification.objects.update(due_at=timezone.now())

@@ -132,8 +132,8 @@ class DeliveryProcess:
 
     def process_backlog(self, *, now=None) -> None:
         """Process batches until nothing is left to do."""
-        while self.process_batch(now=now) or self.delivery.sends.under_way or self.delivery.limits.has_capacity_again():
-            next_at = self.worker._next_at() if self.delivery.sends.has_results() else None  # results are gathered
+        while self.process_batch(now=now) or self.delivery.under_way or self.delivery.limits.has_capacity_again():
+            next_at = self.worker._next_at() if self.delivery.has_results() else None  # results are gathered
             self.wait(0.05 if next_at is None else max(next_at - monotonic(), 0.0))
 
 

@@ -359,7 +359,7 @@ def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when
     assert len(gateway.pushes) == 1
     gateway.answer = lambda _: DELIVERED
     deliverer.process_batch(now=now + 6 * SECOND)
-    while not deliverer.delivery.sends.are_all_done():
+    while not deliverer.delivery.are_all_done():
         deliverer.wait()
     assert len(gateway.pushes) == 2
     deliverer.process_backlog(now=now + 7 * SECOND)
@@ -390,7 +390,7 @@ def test_a_gateway_that_took_another_push_of_the_batch_is_not_away():
         make_due()
     deliverer = DeliveryProcess(RecordingGateway(lambda _: next(replies)))
     deliverer.process_batch()
-    while not deliverer.delivery.sends.are_all_done():
+    while not deliverer.delivery.are_all_done():
         deliverer.wait()
     deliverer.process_batch()
     assert kinds() == []
