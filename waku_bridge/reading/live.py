@@ -42,7 +42,7 @@ NOTE_SECONDS = 1.0
 # in which a cache of 50 messages overflows at 20 a second. After that, seconds between two attempts. They never end.
 USUAL_PACE_SECONDS = 10.0
 RETRY_SECONDS = 0.5
-# Longest pause, and so the longest that a message waits. A read of an empty cache costs us 0.6 to 1 ms of CPU time.
+# Longest pause, and so the longest that a message waits. A read of an empty cache costs 1.5 ms of CPU time.
 IDLE_SECONDS = 0.2
 # Messages for us that gather before the next read, because a page costs the worker more than one more message on it.
 # Messages of others, and our own replies, which the node returns as well, cost the worker nothing.
