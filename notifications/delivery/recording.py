@@ -37,6 +37,7 @@ from notifications.rules.policy import (
     retry_seconds,
 )
 from registrations import routes
+from registrations.models import Route
 from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)
@@ -252,7 +253,8 @@ def _bring_forward(results: Sequence[Done], *, now: datetime) -> None:
 def _find_renewed(results: Sequence[Done]) -> set[int]:
     """Return the routes with a dead token that are active: the client registered again meanwhile."""
     dead = {claim.route_id for claim, result in results if result.outcome is Outcome.DEAD}
-    return breakers.active_of(dead) if dead else set()
+    active = Route.objects.filter(pk__in=dead, state=Route.State.ACTIVE)
+    return set(active.values_list("pk", flat=True)) if dead else set()
 
 
 def _give_up(claim: Claim) -> Change:

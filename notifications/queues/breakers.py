@@ -226,11 +226,6 @@ def disable_dead(route_id: int, generation: int, address_digest: bytes, code: st
     _disable(dead, code, Kind.TOKEN_DIED, now=now)
 
 
-def active_of(route_ids: Collection[int]) -> set[int]:
-    """Return those of these routes that are active."""
-    return set(Route.objects.filter(pk__in=route_ids, state=Route.State.ACTIVE).values_list("pk", flat=True))
-
-
 def _disable(routes: QuerySet[Route], reason: str, kind: RegistrationEvent.Kind, *, now: datetime) -> None:
     ids = list(routes.filter(state=Route.State.ACTIVE).select_for_update(no_key=True).values_list("pk", flat=True))
     if ids:
