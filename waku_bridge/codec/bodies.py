@@ -69,7 +69,7 @@ def serialize(body: OutgoingBody) -> tuple[MessageType, bytes]:
 
     A query without keys becomes empty bytes, which no receiver dispatches.
     """
-    message_type = _TYPES[type(body)]
+    message_type = TYPES[type(body)]
     return message_type, _BODIES[message_type].shape.write(body).SerializeToString()
 
 
@@ -241,4 +241,4 @@ _BODIES = {
     ),
     MessageType.RESPONSE: _Body(_Shape(PushResponse, pb.PushNotificationResponse, reports=_REPORT)),
 }
-_TYPES = {body.shape.plain: message_type for message_type, body in _BODIES.items()}
+TYPES = {body.shape.plain: message_type for message_type, body in _BODIES.items()}

@@ -22,11 +22,10 @@ from typing import NamedTuple
 from kit.buckets.bucket import Buckets, Charge, Limit, part, per_minute
 from kit.buckets.shared import Share, SharedBuckets, own_share
 from registrations.messages import QueryInfo
+from waku_bridge.outbound.outbox import MAX_INFO_BYTES, size_of
 
 # Ratio of answer to query in bytes that is always allowed.
 MAX_AMPLIFICATION = 64
-# Below nwaku's limit of 150 KiB: the difference is for wrapping, padding and signatures.
-MAX_ANSWER_BYTES = 140_000
 # Refill rate of the bucket that longer answers about keys with a proven address share. Users with hundreds of contacts
 # need such answers. The buckets that many share hold the bytes of a minute, and that of a key holds one answer.
 EXCESS_BYTES_PER_SECOND = 50_000
@@ -35,7 +34,7 @@ SHARED = {
     EXCESS: (Limit(60 * EXCESS_BYTES_PER_SECOND, 60.0),),
     EXCESS_OF_OTHERS: (Limit(6 * EXCESS_BYTES_PER_SECOND, 60.0),),
 }
-EXCESS_OF_KEY = (Limit(MAX_ANSWER_BYTES, 60.0),)
+EXCESS_OF_KEY = (Limit(MAX_INFO_BYTES, 60.0),)
 # Each process answers the same query once in five seconds, so two processes answer it twice at most.
 ANSWERED_AGAIN = (Limit(1, 5.0),)
 MAX_REMEMBERED = 50_000
@@ -87,11 +86,11 @@ class Limits:
         """Yield the installations that fit into the answer, in their order."""
         proven, size = {info.public_key_hash for info in infos if info.has_proven_address}, 0
         for info in infos:
-            size += _size(info)
+            size += size_of(info)
             excess = max(0, size - MAX_AMPLIFICATION * query.size_bytes)
-            needed, key = min(excess, _size(info)), info.public_key_hash
+            needed, key = min(excess, size_of(info)), info.public_key_hash
             buckets = (key, EXCESS) if key in proven else (EXCESS_OF_OTHERS,)
-            if size > MAX_ANSWER_BYTES or (needed and not any(self.take_excess(name, needed) for name in buckets)):
+            if size > MAX_INFO_BYTES or (needed and not any(self.take_excess(name, needed) for name in buckets)):
                 return
             yield info
 
@@ -100,7 +99,3 @@ class Limits:
         is_of_key = isinstance(name, bytes)
         limits = EXCESS_OF_KEY if is_of_key else part(SHARED[str(name)], self._share.part)
         return self._buckets.take((name, limits), count=size_bytes, now=self._clock())
-
-
-def _size(info: QueryInfo) -> int:
-    return 256 + sum(len(entry) + 4 for entry in info.allowed_key_list)

@@ -28,14 +28,13 @@ from kit.tracing import note
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from registrations.messages import QueryInfo
+from waku_bridge.codec.bodies import TYPES
 from waku_bridge.codec.envelope import encode
 from waku_bridge.identity import identity_of
 from waku_bridge.messages import (
     BRIDGE,
-    MessageType,
     PushResponse,
     QueryResponse,
-    RegistrationResponse,
     ReplyBody,
 )
 from waku_bridge.metrics import (
@@ -63,16 +62,12 @@ log = structlog.get_logger(__name__)
 State = ReplyFacts.State
 
 # New replies ----------------------------------------------------------------------------------------------------------
-# Below nwaku's limit of 150 KiB for a message: the difference is for wrapping, padding and signatures.
+# Limit of the installations in a message. Below nwaku's limit of 150 KiB: the difference is for wrapping, padding and
+# signatures.
 MAX_INFO_BYTES = 140_000
 # Limit of the parts of an answer, so that a small query does not make us publish megabytes. The rest is left out.
 MAX_PARTS = 8
 PUBLIC_KEY_BYTES = 33
-MESSAGE_TYPES: dict[type[ReplyBody], MessageType] = {
-    RegistrationResponse: MessageType.REGISTRATION_RESPONSE,
-    QueryResponse: MessageType.QUERY_RESPONSE,
-    PushResponse: MessageType.RESPONSE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ def _seal(reply: Reply, *, now: datetime) -> Iterator[Outgoing]:
             due_at=now + LEASE,
             envelope_hash=reply.envelope_hash,
             part=part,
-            message_type=MESSAGE_TYPES[type(body)],
+            message_type=TYPES[type(body)],
             pubsub_topic=reply.pubsub_topic,
             content_topic=message.content_topic,
             payload=message.payload,
@@ -187,6 +182,11 @@ def _seal(reply: Reply, *, now: datetime) -> Iterator[Outgoing]:
         )
 
 
+def size_of(info: QueryInfo) -> int:
+    """Return how many bytes an installation takes in an answer, at most."""
+    return 256 + sum(len(entry) + 4 for entry in info.allowed_key_list)
+
+
 def _split(body: ReplyBody) -> Iterator[ReplyBody]:
     """Yield the answer in parts, because long lists of contacts can make it larger than the network carries."""
     if not isinstance(body, QueryResponse):
@@ -195,7 +195,7 @@ def _split(body: ReplyBody) -> Iterator[ReplyBody]:
     batch: list[QueryInfo] = []
     size = 0
     for info in body.info:
-        info_size = 256 + sum(len(entry) + 4 for entry in info.allowed_key_list)
+        info_size = size_of(info)
         if batch and size + info_size > MAX_INFO_BYTES:
             yield QueryResponse(body.message_id, success=True, info=tuple(batch))
             batch = []

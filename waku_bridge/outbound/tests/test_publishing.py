@@ -28,14 +28,12 @@ from waku_bridge.messages import (
     MessageType,
     PushResponse,
     QueryResponse,
-    RegistrationResponse,
-    ReplyBody,
     WakuMessage,
 )
 from waku_bridge.models import OutboundReply
 from waku_bridge.node import HEDGED_AT_ONCE, HEDGED_SHARE, Nodes, WakuNode
 from waku_bridge.outbound import sending
-from waku_bridge.outbound.outbox import CHECK_AFTER, MAX_PARTS, MESSAGE_TYPES, Reply, record, reply_to, return_address
+from waku_bridge.outbound.outbox import CHECK_AFTER, MAX_PARTS, Reply, record, reply_to, return_address
 from waku_bridge.outbound.sending import LEASE, Outgoing, Sent
 from waku_bridge.outbound.tests.conftest import OutboxProcess
 
@@ -388,7 +386,3 @@ def test_a_long_answer_is_split_so_that_every_node_carries_each_part(installatio
     rows = OutboundReply.objects.all()
     messages = [WakuMessage(row.payload, row.content_topic, row.timestamp_ns) for row in rows]
     assert all(len(serialize(message)) <= NWAKU_LIMIT_BYTES for message in messages)
-
-
-def test_every_reply_has_its_message_type():
-    assert set(MESSAGE_TYPES) == set(ReplyBody.__args__) == {RegistrationResponse, QueryResponse, PushResponse}
