@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from kit.batches.batch import LONG_AGO
+from kit.batches.looking import since
 from kit.db.statements import array_value, fetch, write, write_rows
 from kit.metrics import count
 from notifications.messages import PushRequest
@@ -341,18 +342,14 @@ _BEYOND_LIMIT: LiteralString = f"""
 """
 _DROPPED: LiteralString = ending(_BEYOND_LIMIT, state=f"'{State.DROPPED}'", reason=f"'{OVERLOAD}'")
 # Drops the oldest postponed envelopes, and the oldest that wait for a key, beyond a limit for each of the two. Returns
-# how many it dropped, whether more than the limit wait unopened, when the oldest of these came, and the time.
-# Rows from before the oldest one are not read: they have ended, and stay in the index until no snapshot needs them.
-# The oldest envelope that may stay is found in the index alone, and no envelope that stays is locked.
+# how many it dropped, whether more than the limit wait unopened, and the time. The oldest envelope that may stay is
+# found in the index alone, and no envelope that stays is locked.
 BOUND = f"""
     WITH {_DROPPED}
     SELECT (SELECT count(*) FROM ended), EXISTS (
         SELECT FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s
+        WHERE state = '{State.RECEIVED}' AND due_at >= {since("Inbox")}
         ORDER BY due_at OFFSET %(limit)s LIMIT 1
-    ), (
-        SELECT min(due_at) FROM waku_bridge_openenvelope
-        WHERE state = '{State.RECEIVED}' AND due_at >= %(nothing_before)s
     ), clock_timestamp()
 """
 _OF_HASHES: LiteralString = "hash = ANY (%(hashes)b::bytea[])"

@@ -25,12 +25,9 @@ import structlog
 from django.db import close_old_connections
 
 from kit.backoff import Backoff
-from kit.batches.batch import LONG_AGO
-from kit.batches.looking import AT_FIRST, OVERLAP
 from kit.buckets.bucket import Buckets, Charge, per_minute
 from kit.db.clock import clock
 from kit.db.connections import connection_parameters
-from kit.db.reasons import STATEMENT_TIMEOUT
 from kit.metrics import count
 from kit.processes.leader import Term
 from kit.tracing import Role, is_on, step
@@ -314,7 +311,6 @@ class Bound:
         self._intake = intake
         self._limit = limit
         self._backoff = Backoff(MAX_BOUND_SECONDS)
-        self._nothing_before = LONG_AGO  # no unopened envelope is older
 
     async def run(self, term: Term) -> None:
         """Enforce the bound until the term is over, and then release readers that wait for capacity."""
@@ -326,22 +322,13 @@ class Bound:
 
     async def _enforce(self) -> float:
         """Drop envelopes beyond the limit, note whether the inbox has capacity, and return the pause in seconds."""
-        values = {
-            "now": clock.now(),
-            "limit": self._limit,
-            "max_dropped": MAX_DROPPED,
-            "nothing_before": self._nothing_before,
-        }
+        values = {"now": clock.now(), "limit": self._limit, "max_dropped": MAX_DROPPED}
         try:
-            [(dropped, is_full, oldest, now)] = await self._intake.session.execute(inbox.BOUND, values)
-        except psycopg.Error as error:  # the readers log what is wrong with the database
-            # The statement read too many dead index entries, because some session keeps an old snapshot open.
-            if isinstance(error.__cause__, TimeoutError) or error.sqlstate == STATEMENT_TIMEOUT:
-                self._nothing_before = max(self._nothing_before, clock.now() - OVERLAP - AT_FIRST)
+            [(dropped, is_full, now)] = await self._intake.session.execute(inbox.BOUND, values)
+        except psycopg.Error:  # the readers log what is wrong with the database
             return max(self._backoff.next(), BOUND_SECONDS)
         self._backoff.works()
-        now = clock.set(now)
-        self._nothing_before = min(oldest or now, now - OVERLAP)
+        clock.set(now)
         if dropped:
             log.warning("envelopes_dropped", reason=inbox.OVERLOAD, count=dropped)
             ENVELOPES_PROCESSED.labels("unknown", inbox.OVERLOAD).inc(dropped)

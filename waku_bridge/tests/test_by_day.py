@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from kit.batches.batch import LONG_AGO
 from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.statements import fetch
@@ -88,7 +87,7 @@ def test_days_are_in_utc_in_every_time_zone_of_a_session(zone: str) -> None:
     assert put(message(1, BEFORE), message(2, AFTER), now=AFTER) == []
     assert set(EnvelopeHash.objects.values_list("sent_on", flat=True)) == {day_of(BEFORE), day_of(AFTER)}
     rows.make_envelope(state=State.POSTPONED, at=BEFORE)
-    fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "max_dropped": 10, "nothing_before": LONG_AGO})
+    fetch(inbox.BOUND, {"now": AFTER, "limit": 0, "max_dropped": 10})
     assert InboundEnvelope.objects.get(reason="overload").ended_on == day_of(AFTER)
 
 
