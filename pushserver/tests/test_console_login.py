@@ -4,6 +4,7 @@ import re
 import time
 from base64 import b32encode
 from datetime import timedelta
+from secrets import token_urlsafe
 
 import pytest
 from django.conf import settings as django_settings
@@ -107,6 +108,15 @@ def test_the_page_of_a_lockout_names_its_duration_and_not_whether_the_name_exist
         "Too many wrong logins. Wait 15 minutes, or ask an admin to remove the failed logins."
     ]
     assert name not in last.content.decode()
+
+
+@pytest.mark.parametrize("name", [token_urlsafe(10_000), "a" * 1_000_000, "\ufdfa" * 150, "a\0b", b"\xff\xed\xa0\x80"])
+def test_no_name_is_too_odd_to_be_refused(client, name):
+    """One that no account can have is neither checked nor kept."""
+    response = client.post(LOGIN, {"username": name, "password": PASSWORD})
+    assert response.status_code == 200
+    assert response.context["form"].errors
+    assert all(len(failed.username) <= 150 for failed in FailedLogin.objects.all())
 
 
 def test_pages_allow_no_inline_script_no_frame_and_no_base_and_are_kept_by_nobody(admin_client):

@@ -77,6 +77,13 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
         widget=UnfoldAdminTextInputWidget(attrs=CODE),
     )
 
+    def clean_username(self) -> str:
+        """Refuse a name that no account can have, because one of any length cannot be counted."""
+        name: str = self.cleaned_data["username"]
+        if len(name) > self.fields["username"].max_length:  # which Django shows to browsers, and does not check
+            raise self.get_invalid_login_error()
+        return name
+
     def clean(self) -> dict[str, Any]:
         """Check name, password and code. Raise LockedOutError before that while the name or the network is locked."""
         if self.request is not None and "username" in self.cleaned_data:
