@@ -176,9 +176,8 @@ class Exporter:
         """Send all that waits, for up to ``seconds``."""
         until = monotonic() + seconds
         if self._sending.acquire(timeout=seconds):
-            for waiting, path in ((self._spans, TRACES_PATH), (self._errors, LOGS_PATH)):
-                while waiting and monotonic() < until:
-                    self._send(waiting, path, max(min(until - monotonic(), EXPORT_SECONDS), 0.1))
+            while (waiting := self._errors or self._spans) and monotonic() < until:  # errors do not wait for spans
+                self._send(waiting, max(min(until - monotonic(), EXPORT_SECONDS), 0.1))
             self._sending.release()
 
     def close(self) -> None:
@@ -186,8 +185,9 @@ class Exporter:
         if self._thread.is_alive():
             self.flush(LAST_SECONDS)
 
-    def _send(self, waiting: deque[Any], path: str, seconds: float) -> None:
+    def _send(self, waiting: deque[Any], seconds: float) -> None:
         """Send one batch, and drop it if the collector does not accept it."""
+        path = LOGS_PATH if waiting is self._errors else TRACES_PATH
         batch = [waiting.popleft() for _ in range(min(len(waiting), MAX_IN_A_BATCH))]
         url, body = f"{settings.OTLP_URL}{path}", _encoded(batch, path)
         asking = submit(ask(self._client, "POST", url, seconds=seconds, content=body, headers=self._headers))

@@ -121,6 +121,17 @@ def test_a_process_that_ends_sends_its_spans_but_does_not_wait_for_an_unreachabl
     assert not exporter._spans
 
 
+def test_an_error_does_not_wait_until_all_spans_are_sent(collecting, monkeypatch):
+    """A collector that hangs takes seconds for each batch, and new spans come faster."""
+    monkeypatch.setattr(otlp, "MAX_IN_A_BATCH", 1)
+    for _ in range(3):
+        step("send", A, {}, began_ns=time_ns())
+    tracing.exporter().error("late", {}, at_ns=time_ns(), severity="ERROR", trace=None)
+    collecting.finish()
+    assert [error.event_name for error in collecting.errors] == ["late"]
+    assert b"late" in b"".join(collecting.bodies[:2])  # the thread of the exporter may have sent a span before
+
+
 def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, caplog):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
     monkeypatch.setattr(tracing, "exporter", lambda: 1 / 0)
