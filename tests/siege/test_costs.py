@@ -100,7 +100,7 @@ def _store(messages: Sequence[WakuMessage]) -> None:
     """Store messages as a bridge does, on a connection of its own, which sends their bytes as they are."""
     envelopes = [Envelope(message_hash(PUBSUB_TOPIC, message), PUBSUB_TOPIC, message) for message in messages]
     with other_session() as session:
-        session.execute(INSERT, insert_values(envelopes, source="test", path=Path.LIVE, now=timezone.now()))
+        session.execute(INSERT, insert_values(envelopes, source="test", path=Path.LIVE, received_at=timezone.now()))
 
 
 def _latencies(world: World, burst: Sequence[WakuMessage]) -> list[float]:

@@ -286,7 +286,7 @@ def put(envelopes: Sequence[Envelope], database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         for first in range(0, len(envelopes), PAGE):
             page = envelopes[first : first + PAGE]
-            values = insert_values(page, source="siege", path=Path.LIVE, now=datetime.now(UTC))
+            values = insert_values(page, source="siege", path=Path.LIVE, received_at=datetime.now(UTC))
             connection.execute(INSERT, values)
 
 

@@ -45,8 +45,8 @@ INSERT = f"""
     ), stored AS (
         INSERT INTO waku_bridge_openenvelope
             (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, path, state, received_at, due_at)
-        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', %s::timestamptz, %s::timestamptz
-        FROM offered JOIN new USING (hash) RETURNING 1
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', came.at, greatest(came.at, statement_timestamp())
+        FROM offered JOIN new USING (hash) CROSS JOIN (SELECT %s::timestamptz) AS came (at) RETURNING 1
     ), announced AS (
         SELECT pg_notify('batches', '{ANNOUNCED_AS}') FROM stored HAVING count(*) > 0
     )
@@ -73,10 +73,11 @@ def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
         yield part
 
 
-def insert_values(
-    envelopes: Sequence[Envelope], *, source: str, path: Path, received_at: datetime, now: datetime
-) -> list[Any]:
+def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, received_at: datetime) -> list[Any]:
     """Return the values for `INSERT`, each hash once. The envelopes are due now, however long ago they came.
+
+    Now is the time of the database: a process that goes by another one (docs/decisions/0070) would write times older
+    than the marks of the workers.
 
     All callers use the same order, which prevents deadlocks: several paths bring the same envelopes at the same time
     and wait for each other's rows.
@@ -91,7 +92,6 @@ def insert_values(
         source,
         path.value,
         received_at,
-        now,
     ]
 
 
@@ -103,7 +103,7 @@ def store(envelopes: Sequence[Envelope], *, source: str, now: datetime, path: Pa
     if not envelopes:
         return []
     with connection.cursor() as cursor:
-        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, received_at=now, now=now))
+        cursor.execute(INSERT, insert_values(envelopes, source=source, path=path, received_at=now))
         new = {bytes(envelope_hash) for (envelope_hash,) in cursor.fetchall()}
     count(INBOX_ENVELOPES, {("new",): len(new), ("duplicate",): len(envelopes) - len(new)})
     return [envelope_hash for envelope_hash in dict.fromkeys(e.hash for e in envelopes) if envelope_hash in new]

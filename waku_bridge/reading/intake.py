@@ -173,8 +173,7 @@ class Intake:
         new: set[bytes] = set()
         for part in inbox.slices(envelopes):
             path = inbox.Path(page.reader.path)
-            times = {"received_at": page.received_at, "now": clock.now()}
-            values = inbox.insert_values(part, source=page.reader.node, path=path, **times)
+            values = inbox.insert_values(part, source=page.reader.node, path=path, received_at=page.received_at)
             new.update(
                 message_hash for (message_hash,) in await self.session.execute(inbox.INSERT, values, number=number)
             )

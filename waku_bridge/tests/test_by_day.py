@@ -96,7 +96,7 @@ def test_an_envelope_from_two_bridges_at_once_is_stored_once_also_when_it_ended_
     with psycopg.connect(**connection_parameters()) as first:
         first.execute("SET plan_cache_mode = auto")
         envelopes = [Envelope(bytes([n]) * 32, PUBSUB_TOPIC, message(n)) for n in range(3)]
-        values = inbox.insert_values(envelopes, source="other", path=inbox.Path.LIVE, received_at=BEFORE, now=BEFORE)
+        values = inbox.insert_values(envelopes, source="other", path=inbox.Path.LIVE, received_at=BEFORE)
         assert len(first.execute(inbox.INSERT.encode(), values).fetchall()) == 3
         second = beside(lambda: inbox.store(envelopes, source="test", now=AFTER))
         first.execute(inbox._DROP, {"hashes": values[0], "reason": "over", "now": BEFORE})

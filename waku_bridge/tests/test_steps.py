@@ -314,3 +314,12 @@ def test_an_envelope_that_comes_again_waits_twice_as_long_each_time_and_no_longe
         delays.append(delay)
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
     assert inbox.take(1).items == []
+
+
+def test_an_envelope_of_a_process_whose_clock_is_behind_is_found_by_the_next_look() -> None:
+    """Processes that started before a leap of the database's clock do not follow it, and those that start later do."""
+    process = say(registration(SENDER))
+    put(registration(identity_of(1)), now=timezone.now() - 2 * HOUR)
+    process.worker._rows.look_at = 0.0
+    process.worker.process_batch(now=timezone.now())
+    assert states() == {State.PROCESSED: 2}
