@@ -1,7 +1,8 @@
 """Tables with a partition for each UTC day, so that all rows of a day are dropped at once.
 
-The partition of a day is made the day before. While one is missing, because of a full disk or a lock, its rows go to
-the default partition. They are moved when the partition is made, so no row waits for one.
+The partition of a day is made the day before, and that of a week in the week before. While one is missing, because of
+a full disk or a lock, its rows go to the default partition. They are moved when the partition is made, so no row waits
+for one.
 
 What has ended is partitioned by the day on which it ended (`ended_on`, a date). Open rows have tables of their own. The
 statement that ends a row deletes it there and inserts it into the history.
@@ -31,7 +32,7 @@ from kit.db.statements import fetch
 log = structlog.get_logger(__name__)
 
 DAY = timedelta(days=1)
-MADE_AHEAD = 1  # days. The tables have some thirty indexes together, and each day has as many.
+MADE_AHEAD = 1  # partitions. The tables have some thirty indexes together, and each day has as many.
 # Longer than it takes to make a partition.
 SOON = timedelta(hours=1)
 # For this long a copy of an envelope, or of a request that notified nobody, is recognised.
@@ -123,8 +124,8 @@ class DayTable:
             self.make(day)
 
     def days_ahead(self, now: datetime) -> list[date]:
-        """Return the first days of the partitions that have to exist, from today to `MADE_AHEAD` days from now."""
-        return self.days_between(day_of(now) - self.skew, day_of(now) + MADE_AHEAD * DAY + self.skew)
+        """Return the first days of the partitions that have to exist: that of today, and the next `MADE_AHEAD`."""
+        return self.days_between(day_of(now) - self.skew, day_of(now) + MADE_AHEAD * self.width * DAY + self.skew)
 
     def days_between(self, first: date, last: date) -> list[date]:
         """Return the first days of the partitions for the days from ``first`` to ``last``."""

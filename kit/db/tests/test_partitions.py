@@ -167,7 +167,8 @@ WEEKS = DayTable("made_up", "at", width=7)
 
 
 def test_a_partition_may_have_the_days_of_a_week_from_monday():
-    assert WEEKS.make_ahead(now=NOON) == 2  # a Sunday
+    assert WEEKS.make_ahead(now=NOON - 6 * DAY) == 2, "this week and the next, also on a Monday"
+    assert WEEKS.make_ahead(now=NOON) == 0  # a Sunday
     assert WEEKS.days() == {date(2026, 2, 23), date(2026, 3, 2)}
     for number, at in enumerate((NOON + timedelta(hours=11), NOON + timedelta(hours=12), NOON + 8 * DAY), start=2):
         put(at, number)
