@@ -212,6 +212,8 @@ def _either(fields: dict[str, Any], name: str, snake_name: str) -> Any:
 
 
 def _hash(text: Any) -> bytes:
+    if not isinstance(text, str):  # the text of a list that is nested deeply could not be made
+        return b""
     for read in (_hex, read_base64):
         with suppress(ValueError):
             digest = read(text)
@@ -219,8 +221,8 @@ def _hash(text: Any) -> bytes:
     return b""
 
 
-def _hex(text: Any) -> bytes:
-    return binascii.unhexlify(str(text).removeprefix("0x"))
+def _hex(text: str) -> bytes:
+    return binascii.unhexlify(text.removeprefix("0x"))
 
 
 def _cursor(text: Any) -> str:
@@ -282,9 +284,9 @@ def read_skew(date: str, *, asked_at: datetime, answered_at: datetime) -> float 
     """
     try:
         written = parsedate_to_datetime(date)
-    except ValueError:
+    except (ValueError, OverflowError):  # a node may write anything
         return None
     written = written if written.tzinfo else written.replace(tzinfo=UTC)
     ahead = (written - answered_at).total_seconds()
-    behind = (written + DATE_RESOLUTION - asked_at).total_seconds()
+    behind = (written - asked_at + DATE_RESOLUTION).total_seconds()
     return ahead if ahead > 0 else min(behind, 0.0)

@@ -6,6 +6,7 @@ nwaku's words were measured on v0.38.1, or are by its source; go-waku's are thos
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 
 import httpx
@@ -349,10 +350,12 @@ def test_an_empty_page_of_the_store(nothing):
     assert read_store_page(nothing) == StorePage()
 
 
-NO_HASHES = [None, 5, "", "0x", "0x12", "zz", "e" * 63, STANDARD + "AAAA", "\ud800", "é" * 32]
+NESTED = functools.reduce(lambda inner, _: [inner], range(5000))
+NO_HASHES = [None, 5, int("1" * 64), NESTED, "", "0x", "0x12", "zz", "e" * 63, STANDARD + "AAAA", "\ud800", "é" * 32]
+ENTRIES = [*({"messageHash": text, "message": 1} for text in NO_HASHES), None, 5, "x", []]
 
 
-@pytest.mark.parametrize("entry", [*({"messageHash": text, "message": 1} for text in NO_HASHES), None, 5, "x", []])
+@pytest.mark.parametrize("entry", ENTRIES, ids=range(len(ENTRIES)))
 def test_an_entry_of_the_store_without_a_usable_hash_stays_on_the_page(entry):
     message = entry["message"] if isinstance(entry, dict) else entry
     assert read_store_page({"messages": [entry]}).entries == (StoreEntry(b"", "", message),)

@@ -265,6 +265,8 @@ def test_the_peers_of_a_mesh_are_counted(body, peers):
         ("Sat, 21 Nov 2026 11:59:30 GMT", 4, -29.0),
         ("Sat, 21 Nov 2026 12:00:30 -0000", 0, 30.0),
         ("tomorrow", 0, None),
+        ("Sat, 21 Nov 2026 99999999999999999999:00:00 GMT", 0, None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 0, 251_607_038_399.0),
         ("", 0, None),
     ],
 )
