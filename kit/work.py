@@ -11,7 +11,11 @@ the work table, and what it was is written to the history of its day.
              └── take, again ─────────┘
 
 A claim is a row's id with its ``due_at``. `done` and `again` change only rows whose claim still holds. So a result that
-comes after the lease changes nothing, and neither does one for another row that got the id after a fail-over.
+comes after another process took the row changes nothing, and neither does one for another row that got the id after a
+fail-over.
+
+Replies use these statements. Open notifications, requests and envelopes go by the same rule with statements of their
+own: `notifications.queues.claim`, `notifications.delivery.settling`, `waku_bridge.inbox`.
 
 ``due_at`` is never set before now. So a look begins at the earliest row that an earlier look left open, and reads no
 index entries of rows that are done: see `Table.oldest` and `kit.batches.looking`.

@@ -450,7 +450,7 @@ class AttemptFacts(models.Model):
 
 
 class EndedAttempt(AttemptFacts):
-    """An attempt, written once with its result: the source of error rates.
+    """An attempt, written with its result: the source of error rates. A late result replaces `worker_lost`.
 
     The table has a partition for each day on which attempts were claimed. The attempt that is under way stands in its
     `OpenNotification`. Whoever finds that its worker has died writes it as ambiguous.
@@ -549,7 +549,7 @@ class Halt(models.Model):
         DRAINED = "drained"  # by an operator: it covers every queue, and ends when an operator starts delivery again
         UNREACHABLE = "unreachable"  # it covers the queues of a gateway, and ends when a probe reaches the gateway
         PAUSED = "paused"  # by an operator: it covers the queues of an app, and ends when an operator resumes the app
-        TRIPPED = "tripped"  # by a breaker: it covers the queues of an app, and ends when a probe is answered
+        TRIPPED = "tripped"  # by a breaker or an operator: it covers the queues of an app until a probe is answered
 
     kind = models.TextField(choices=Kind.choices)
     gateway = models.TextField(blank=True, default="")  # of an unreachable gateway

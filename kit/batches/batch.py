@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 CHANNEL = "batches"
 WAKE_PEERS = "batches_peers"
-# Items of one step in one batch. A step whose limit is lower than half of it is careful, because a batch failed.
+# Items of one step in one batch. A step with a limit below half of it works alone on few items, because a batch failed.
 LIMIT = 200
 HALF = LIMIT // 2
 LONG_AGO = datetime.min.replace(tzinfo=UTC)

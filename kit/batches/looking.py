@@ -1,4 +1,4 @@
-"""Waiting rows: one worker is notified of them by PostgreSQL, and looks for them once a second.
+"""Waiting rows: one worker is notified of them by PostgreSQL, and every worker looks for them once a second.
 
 A process that writes rows sends a NOTIFY in the same transaction. Only one worker, the leader, listens to it; it holds
 an advisory lock. When the leader finds more rows than fit into a batch, it wakes its peers, and each takes the rows
@@ -9,8 +9,8 @@ delays rows by a second and stops nothing.
 A look begins at the low-water mark of each step: no row that waits for the step is older. A processed row keeps its
 index entry until a vacuum, and as long as an old snapshot is open, and with a mark no look reads such entries. Each
 look moves the marks to a minute before the earliest row that it finds. A due time is never set before now, so later
-rows are newer. A worker searches from the beginning when it connects, and every ten minutes. The leader saves its marks
-for statements of other processes (`since`).
+rows are newer. A worker searches from the beginning when it connects, after a clock was set back, and every ten
+minutes. The leader saves its marks for statements of other processes (`since`).
 """
 
 from collections.abc import Iterable

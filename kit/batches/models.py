@@ -1,4 +1,4 @@
-"""The table of the low-water marks of steps (see `marks`), for statements that count waiting rows."""
+"""The table of the low-water marks of steps (see `looking.since`), for statements that count waiting rows."""
 
 from django.db import models
 

@@ -2,7 +2,7 @@
 
 After a failed commit, each step of the batch works in a transaction of its own, and takes one item, then two, four, and
 so on. An item that fails alone comes again later if another session keeps its row locked, and is quarantined otherwise.
-A batch that collided with another worker is repeated as it was.
+A batch that collided with another worker is repeated as it was, and so is a single item that meets a conflict.
 """
 
 import select

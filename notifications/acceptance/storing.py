@@ -16,7 +16,7 @@ PostgreSQL notifies the workers, which send the pushes.
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from kit.batches.batch import wake as wake_workers
@@ -26,10 +26,11 @@ from kit.db.statements import Statement, fetch, write, write_rows
 from kit.metrics import count
 from notifications import metrics
 from notifications.acceptance import statements
+from notifications.models import EndedNotification, Notification
 from notifications.queues.claim import Claim
 from notifications.rules.deadlines import lease_until
 from notifications.rules.policy import Verdict
-from notifications.rules.reports import SUCCESS, Errors, Request, errors_decided, errors_of, load_errors
+from notifications.rules.reports import REPORT_ERRORS, SUCCESS, Errors, Request, errors_decided, errors_of
 from registrations.encryption import Purpose, keyring
 
 # Length of the key of a request that may be repeated. Those of `store_pushes` are longer, and never repeat.
@@ -135,11 +136,25 @@ def _find_requests(bridge: str, received: Mapping[bytes, datetime]) -> dict[byte
     since = first_day(received.values())
     found = fetch(statements.FIND_REQUESTS, {"bridge": bridge, "keys": list(received), "since": since})
     old = {pk: decided for _, pk, is_answered, reports, decided in found if is_answered and reports is None}
-    errors = load_errors(old, since=since)
+    errors = _load_errors(old, since=since)
     return {
         key: (errors[pk] if reports is None else errors_of(reports)) if is_answered else None
         for key, pk, is_answered, reports, _ in found
     }
+
+
+def _load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, Errors]:
+    """Return the reported error of each position of requests that a server answered which stored no reports with them.
+
+    The requests are given with their packed decisions. None of their notifications ended before the day ``since``.
+    """
+    if not decided:
+        return {}
+    errors = {request_id: errors_decided(packed) for request_id, packed in decided.items()}
+    fixed = EndedNotification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
+    for request_id, position, report in fixed.values_list("request", "position", "report"):
+        errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]
+    return errors
 
 
 def find_repeats(bridge: str, request_keys: Collection[bytes], *, now: datetime) -> set[bytes]:

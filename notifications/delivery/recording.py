@@ -1,7 +1,7 @@
 """Recording of the gateways' results: attempts, routes, apps, halts and notifications.
 
 A result that ends a notification ends it, whichever attempt it came from. Any other result changes the notification
-only while its attempt holds it: once the lease is lost, the next attempt decides.
+only while its attempt holds it: once another worker has taken it over, the next attempt decides.
 
 A row is identified by its id and its collapse id. After a fail-over to a standby that lacked the last rows, PostgreSQL
 gives their ids to other rows, while the results are still in memory.
@@ -51,7 +51,7 @@ FINISHED_BY = {
 
 
 class Change(NamedTuple):
-    """The change that a result makes to its notification while its attempt holds it, and what its sender is told."""
+    """What a result changes of its notification, and what its sender is told."""
 
     claim: Claim
     state: str

@@ -31,6 +31,7 @@ from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_expired, postpone_first
 from notifications.rules.deadlines import GRACE
+from notifications.rules.policy import GATEWAY_FAILED
 from notifications.rules.reports import Request
 
 log = structlog.get_logger(__name__)
@@ -173,7 +174,7 @@ async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
         return Result(Outcome.AMBIGUOUS, TIMEOUT)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
         log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
-        return Result(Outcome.AMBIGUOUS, "gateway_failed")
+        return Result(Outcome.AMBIGUOUS, GATEWAY_FAILED)
 
 
 def _timed(result: Result, began_at: datetime) -> Result:
@@ -205,7 +206,7 @@ class Expired(Step):
 
 
 class Due(Step):
-    """Claims what is due: retries, pushes of dead workers, and notifications that found no capacity at first."""
+    """Claims what is due: retries, probes, pushes of dead workers, and those that were stored without a claim."""
 
     waits: LiteralString = queues.IS_DUE
     oldest: LiteralString = queues.OLDEST_DUE

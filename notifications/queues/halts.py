@@ -7,8 +7,8 @@
     tripped       queues of an app        a breaker, or an operator             a probe that is answered, an operator
 
 The end of one halt never ends another. None of these functions waits for the lock of a notification. A halt that ends
-by itself is probed. The whole fleet sends one probe in each pause: a push that waits for a proven address, each to
-another address than the last.
+by itself is probed. The whole fleet sends one probe in each pause: a push to a proven address if one waits, and to
+another address than the last if there is one.
 """
 
 import os

@@ -35,7 +35,7 @@ UNPROVEN_PAUSE_FACTOR = 5.0
 MAX_UNPROVEN_PAUSE_SECONDS = 3600.0
 # Failures that only an operator can repair are retried less often from the start.
 CONFIG_RETRY_SECONDS = 60.0
-# A push that may have arrived is sent again with the same collapse id, nine times within a day: a lost push is worse
+# A push that may have arrived is sent again with the same collapse id, eight times within a day: a lost push is worse
 # than a duplicate, which replaces the first on the device.
 FIRST_AMBIGUOUS_PAUSE_SECONDS = 10.0
 AMBIGUOUS_PAUSE_FACTOR = 3.0
@@ -43,7 +43,7 @@ AMBIGUOUS_PAUSE_FACTOR = 3.0
 WORKER_LOST = "worker_lost"
 # The code of an attempt that ended with an exception of ours. Whether it reached the gateway is unknown.
 GATEWAY_FAILED = "gateway_failed"
-# An attempt that ended on its way says nothing about the push, so it does not prolong the pause.
+# An attempt that ended on its way says nothing about the push, so its pause stays short.
 INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST, PROVIDER_UNREACHABLE})
 # When a larger share of an app's proven tokens is refused as dead within an hour, deaths are not believed. Fewer dead
 # tokens than the minimum say nothing about the set-up, whatever their share.

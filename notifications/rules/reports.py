@@ -13,12 +13,12 @@ fixed they are stored, for whichever worker answers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, datetime
+from datetime import datetime
 from itertools import zip_longest
 from typing import NamedTuple
 
 from notifications.messages import Answer, PushLimit, PushNotification, QueueKey, Report, ReportError
-from notifications.models import EndedNotification, Notification
+from notifications.models import Notification
 from notifications.rules.policy import Verdict, Wish
 
 # The only mapping between stored reports and wire values.
@@ -199,17 +199,3 @@ def errors_of(reports: bytes) -> Errors:
 def errors_decided(decided: bytes | None) -> Errors:
     """Return the reported error of each position that was decided at once."""
     return {one.position: one.error for one in unpack(decided)}
-
-
-def load_errors(decided: Mapping[int, bytes | None], *, since: date) -> dict[int, Errors]:
-    """Return the reported error of each position of requests that a server answered which stored no reports with them.
-
-    The requests are given with their packed decisions. None of their notifications ended before the day ``since``.
-    """
-    if not decided:
-        return {}
-    errors = {request_id: errors_decided(packed) for request_id, packed in decided.items()}
-    fixed = EndedNotification.objects.filter(request__in=errors.keys(), report__isnull=False, ended_on__gte=since)
-    for request_id, position, report in fixed.values_list("request", "position", "report"):
-        errors[request_id][position] = REPORT_ERRORS[Notification.Reports(report or "")]
-    return errors
