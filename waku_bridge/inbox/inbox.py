@@ -37,6 +37,8 @@ INSERT = f"""
     WITH offered AS MATERIALIZED (
         SELECT * FROM unnest(%b::bytea[], %s::text[], %s::text[], %s::bigint[], %b::bytea[])
             AS envelope (hash, pubsub_topic, content_topic, timestamp_ns, payload)
+    ), moment AS MATERIALIZED (
+        SELECT at AS received_at, greatest(at, clock_timestamp()) AS due_at FROM (SELECT %s::timestamptz) AS came (at)
     ), new AS (
         INSERT INTO waku_bridge_envelopehash (hash, sent_on)
         SELECT hash, '1970-01-01'::date + (timestamp_ns / {NS_PER_DAY})::integer FROM offered
@@ -45,8 +47,8 @@ INSERT = f"""
     ), stored AS (
         INSERT INTO waku_bridge_openenvelope
             (hash, pubsub_topic, content_topic, timestamp_ns, payload, source, path, state, received_at, due_at)
-        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', came.at, greatest(came.at, statement_timestamp())
-        FROM offered JOIN new USING (hash) CROSS JOIN (SELECT %s::timestamptz) AS came (at) RETURNING 1
+        SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', moment.*
+        FROM offered JOIN new USING (hash) CROSS JOIN moment RETURNING 1
     ), announced AS (
         SELECT pg_notify('batches', '{ANNOUNCED_AS}') FROM stored HAVING count(*) > 0
     )
@@ -89,9 +91,9 @@ def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, rec
         [e.message.content_topic for e in rows],
         [e.message.timestamp_ns for e in rows],
         [e.message.payload for e in rows],
+        received_at,
         source,
         path.value,
-        received_at,
     ]
 
 
