@@ -312,3 +312,13 @@ class DeadLetter(models.Model):
 
     def __str__(self) -> str:
         return f"Dead letter {bytes(self.digest).hex()[:16]}"
+
+
+class CanaryEnvelope(models.Model):
+    """The hash of a message that the canary published. It marks the envelope as no real traffic."""
+
+    hash = BytesField(primary_key=True)  # 32 bytes
+    marked_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"Canary envelope {bytes(self.hash).hex()[:16]}"

@@ -28,7 +28,6 @@ from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS
 from spark_reports.nights.closing import CLOSED_AFTER
 from waku_bridge import models as waku
-from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identities
 from waku_bridge.messages import MessageType
 
@@ -79,7 +78,7 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
     """
     conditions = [f"{column} >= '{hours.start_at}' AND {column} < '{hours.end_at}'"]
     if envelope:
-        conditions.append(f"{envelope} NOT IN (SELECT unnest(messages) FROM {table(CanaryRun)})")
+        conditions.append(f"{envelope} NOT IN (SELECT hash FROM {table(waku.CanaryEnvelope)})")
     if notification:
         conditions.append(f"NOT ({_is_canary(notification)})")
     if pseudonym:

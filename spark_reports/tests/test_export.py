@@ -48,6 +48,7 @@ from tests.rig.delivering import Process
 from tests.rig.rows import (
     make_answered_request,
     make_attempt,
+    make_canary_envelope,
     make_canary_run,
     make_channel,
     make_envelope,
@@ -198,8 +199,8 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(lake_url, d
     answered = {"at": midnight(day), "answered_at": midnight(day) + timedelta(seconds=1)}
     request = make_answered_request(**answered, decided=pack(decided))
     make_notification(request=request, position=1, at=midnight(day), state="delivered")
-    make_canary_run(at=midnight(day), messages=[b"canary"])
-    make_answered_request(**answered, decided=pack(decided), source_key=b"canary")
+    canary = make_canary_envelope(at=midnight(day))
+    make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
     manifest = export()
     rows = rows_of(lake_url, manifest, "notifications", "platform", "bridge", "state", "report")
@@ -336,11 +337,11 @@ def test_nothing_of_a_canary_is_exported(day, export, former_key, canary):
         of_canary = {"request": make_request(bridge="xmpp", at=at), "public_key_hash": b"", "grade": "normal",
                      "installation_id": str(run.device)}  # fmt: skip
     else:
-        run = make_canary_run(at=at, pseudonym=uuid4(), messages=[b"canary"])
-        make_envelope(hash=b"canary", at=at)
-        make_reply(envelope_hash=b"canary", at=at)
+        mark, run = make_canary_envelope(at=at), make_canary_run(at=at, pseudonym=uuid4())
+        make_envelope(hash=mark.hash, at=at)
+        make_reply(envelope_hash=mark.hash, at=at)
         key_hash = canary_identities()[canary == "of a former key"].key_hash
-        of_canary = {"request": make_request(source_key=b"canary", at=at), "public_key_hash": key_hash}
+        of_canary = {"request": make_request(source_key=mark.hash, at=at), "public_key_hash": key_hash}
     make_attempt(make_notification(at=at, **of_canary), started_at=at)
     make_event(pseudonym=run.pseudonym, at=at)
 

@@ -56,6 +56,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
 from waku_bridge.models import (
+    CanaryEnvelope,
     DeadLetter,
     EndedEnvelope,
     EndedReply,
@@ -231,6 +232,7 @@ def _is_over(model: Any, state: Any) -> bool:
 make_envelope = partial(make, InboundEnvelope)
 make_reply = partial(make, OutboundReply)
 make_canary_run = partial(make, CanaryRun)
+make_canary_envelope = partial(make, CanaryEnvelope)
 make_watermark = partial(make, StoreWatermark)
 make_dead_letter = partial(make, DeadLetter)
 make_request = partial(make, NotificationRequest)

@@ -5,7 +5,6 @@ from typing import ClassVar
 from django.db import models
 
 from kit.canary.runs import BaseRun
-from kit.db.fields import BytesListField
 
 
 class CanaryRun(BaseRun):
@@ -34,8 +33,6 @@ class CanaryRun(BaseRun):
     WITHIN = frozenset({Link.GATEWAY})
 
     is_dry_run = models.BooleanField()
-    # Hashes of the messages that it published, by which their envelopes are recognised as no real traffic.
-    messages = BytesListField(default=list, db_default=[])
     broken_link = models.TextField(choices=Link.choices, blank=True)
     cause = models.TextField(choices=Cause.choices, blank=True)
     register_ms = models.PositiveIntegerField(null=True)

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -56,7 +55,7 @@ class WakuCanary(Canary[CanaryRun]):
             settings.WAKU_NODES,
             settings.WAKU_STORE_NODES,
             settings.WAKU_PUBSUB_TOPICS[0],
-            partial(traces.mark, run),
+            lambda envelope_hash: traces.mark(envelope_hash, now=timezone.now()),
         ) as line:
             yield from walk(Talk(line, ANSWER_SECONDS), run)
 

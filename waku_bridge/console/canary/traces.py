@@ -20,6 +20,7 @@ from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identities, canary_identity
 from waku_bridge.messages import BRIDGE
 from waku_bridge.models import (
+    CanaryEnvelope,
     EndedEnvelope,
     EndedReply,
     EnvelopeHash,
@@ -29,15 +30,13 @@ from waku_bridge.models import (
     OutboundReply,
 )
 
-# Messages of a run are looked for so long after its start, because a copy may come late from another node or from its
-# relay cache.
+# Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)
 
 
-def mark(run: CanaryRun, envelope_hash: bytes) -> None:
+def mark(envelope_hash: bytes, *, now: datetime) -> None:
     """Store that this message is the canary's, before it is published."""
-    run.messages.append(envelope_hash)
-    run.save(update_fields=["messages"])
+    CanaryEnvelope.objects.bulk_create([CanaryEnvelope(hash=envelope_hash, marked_at=now)], ignore_conflicts=True)
 
 
 def note_pseudonym(run: CanaryRun) -> None:
@@ -66,8 +65,7 @@ def remove_traces(*, now: datetime) -> None:
 
     It first waits for workers that process one of the canary's envelopes: see `locks`.
     """
-    runs = CanaryRun.objects.filter(started_at__gte=now - MARKED_FOR)
-    marked = [envelope_hash for messages in runs.values_list("messages", flat=True) for envelope_hash in messages]
+    marked = list(CanaryEnvelope.objects.values_list("hash", flat=True))
     OpenEnvelope.objects.filter(hash__in=marked).delete()
     envelopes = EndedEnvelope.objects.filter(hash__in=marked)
     asked = list(envelopes.filter(message_id__isnull=False).values_list("message_id", flat=True))
@@ -82,6 +80,7 @@ def remove_traces(*, now: datetime) -> None:
     # A request that was refused has no notification.
     _remove_requests(NotificationRequest.objects.filter(request_key__in=asked))
     forget_keys((BRIDGE, bytes(request_key)) for request_key in asked if request_key)
+    CanaryEnvelope.objects.filter(marked_at__lt=now - MARKED_FOR).delete()
 
 
 def _remove_requests(requests: QuerySet[NotificationRequest]) -> None:

@@ -20,7 +20,7 @@ from waku_bridge.console.canary.diagnosis import Cause, Facts, Link, diagnose
 from waku_bridge.console.models import CanaryRun
 from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
-from waku_bridge.models import InboundEnvelope
+from waku_bridge.models import CanaryEnvelope, InboundEnvelope
 
 in_database = pytest.mark.django_db(transaction=True)
 State = CanaryRun.State
@@ -41,7 +41,7 @@ def test_an_unreachable_node_breaks_the_first_link():
     last = canary.last()
     assert last.cause == "node"
     assert last.words.startswith("no node takes messages (127.0.0.1")
-    assert len(CanaryRun.objects.get().messages) == 1, "its message is marked all the same"
+    assert CanaryEnvelope.objects.count() == 1, "its message is marked all the same"
 
 
 @in_database
@@ -84,12 +84,13 @@ def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
 @in_database
 def test_purging_removes_old_runs_and_keeps_the_one_under_way():
     now = timezone.now()
-    rows.make_envelope(hash=b"canary")
+    mark = rows.make_canary_envelope(at=now)
+    rows.make_envelope(hash=mark.hash)
     rows.make_canary_run(at=now - timedelta(days=8))
-    rows.make_canary_run(state=State.RUNNING, finished_at=None, at=now, messages=[b"canary"])
+    rows.make_canary_run(state=State.RUNNING, finished_at=None, at=now)
     assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 1
     assert InboundEnvelope.objects.count() == 1
-    CanaryRun.objects.update(state=State.INTERRUPTED)
+    CanaryRun.objects.all().delete()
     assert sum(canary.purge(now=now, keep=timedelta(days=7))) == 0
     assert not InboundEnvelope.objects.exists()
 
@@ -114,12 +115,14 @@ def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> Non
 def test_a_late_copy_of_a_message_is_removed_within_the_hour() -> None:
     message = to_server(b"late", MessageType.QUERY, canary_identity())
     [envelope_hash] = put(message)
-    traces.mark(rows.make_canary_run(at=NOW), envelope_hash)
+    traces.mark(envelope_hash, now=NOW)
     traces.remove_traces(now=NOW)
     say(message)
     assert InboundEnvelope.objects.count() == 1
     traces.remove_traces(now=NOW + timedelta(minutes=59))
     assert not InboundEnvelope.objects.exists()
+    traces.remove_traces(now=NOW + timedelta(minutes=61))
+    assert not CanaryEnvelope.objects.exists()
 
 
 # Diagnosis ------------------------------------------------------------------------------------------------------------
