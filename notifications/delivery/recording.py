@@ -127,7 +127,8 @@ def _find_failed(results: Sequence[Done], proven: Collection[int], known: Queues
     return {
         claim.attempt_id
         for claim, result in results
-        if is_failure_of_push(result) and not claim.is_probe and claim.route_id not in proven
+        if is_failure_of_push(_believe(claim.channel, result, known.distrusted))
+        if not claim.is_probe and claim.route_id not in proven
         if (at := now if claim.queue[:2] in delivering else known.delivered_at(*claim.queue[:2]))
         if at >= (claim.tried_at or LONG_AGO)
     }
@@ -152,7 +153,7 @@ def _proves(result: Result) -> bool:
     return result.outcome is Outcome.DELIVERED and not result.is_dry_run
 
 
-def _believe(channel: ChannelKey, result: Result, distrusted: set[ChannelKey]) -> Result:
+def _believe(channel: ChannelKey, result: Result, distrusted: Collection[ChannelKey]) -> Result:
     """Return the result to act on. While an app's deaths are distrusted, a dead token counts as a wrong set-up."""
     is_distrusted = breakers.is_guarded_death(result) and channel in distrusted
     return replace(result, outcome=Outcome.CONFIG) if is_distrusted else result

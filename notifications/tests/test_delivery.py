@@ -39,7 +39,15 @@ from tests.rig.delivering import (
     settle,
     take,
 )
-from tests.rig.rows import end_open, make_halt, make_notification, make_registration, make_request, make_route
+from tests.rig.rows import (
+    end_open,
+    make_channel,
+    make_halt,
+    make_notification,
+    make_registration,
+    make_request,
+    make_route,
+)
 from tests.rig.statements import at_once, other_session
 
 State = Notification.State
@@ -259,13 +267,13 @@ def test_a_certain_result_ends_an_ambiguous_push():
     assert (fresh(notification).state, len(gateway.pushes)) == (State.DELIVERED, 3)
 
 
-def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisallowed"):
+def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisallowed", outcome=Outcome.CONFIG):
     """Deliver something through a gateway, and then fail to deliver this notification."""
     key = QueueKey(gateway, 1, None, is_proven=False)
     queues.create([key])
     queues.note_delivery([key], queues.load(), now=now)
     [held] = claimed(notification, now=now + timedelta(seconds=1))
-    record([(replace(held, is_probe=is_probe), Result(Outcome.CONFIG, code))], now=now + timedelta(seconds=2))
+    record([(replace(held, is_probe=is_probe), Result(outcome, code, is_guarded=True))], now=now + timedelta(seconds=2))
     OpenNotification.objects.filter(pk=notification.pk, state=State.RETRYING).update(due_at=LONG_AGO)
     return held
 
@@ -278,10 +286,12 @@ def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisa
         ({"is_probe": True}, 0, 0, State.RETRYING),
         ({"gateway": "another"}, 0, 0, State.RETRYING),
         ({"code": "provider_unreachable"}, 0, 0, State.RETRYING),
+        ({"outcome": Outcome.DEAD}, 0, 8, State.UNDELIVERABLE),
     ],
 )
 def test_eight_failures_while_the_same_gateway_delivers_others_end_a_push(case, ambiguous_count, counted, state):
-    """At an address that nothing was delivered to."""
+    """At an address that nothing was delivered to. Deaths that are not believed are failures, too."""
+    make_channel(ChannelKey(1, APP), last_success_at=LONG_AGO, deaths_distrusted_since=LONG_AGO)
     notification = make_due_to_app(ambiguous_count=ambiguous_count)
     for minutes in range(8):
         assert fresh(notification).state in {State.PENDING, State.RETRYING}
