@@ -187,9 +187,15 @@ class Pushes:
                 self.unanswered[self.ids[text]] = (time.time(), stanza)
 
     def _repeat(self, server: Neighbour) -> None:
-        """Send requests without an answer again, under their ids."""
+        """Send requests without an answer again, under their ids.
+
+        The user's server gives a request up after six refusals, and has no event for an answer that comes later.
+        """
         for identifier, (at, stanza) in list(self.unanswered.items()):
-            if time.time() - at > ANSWER_SECONDS:
+            if identifier in server.confirmed:
+                self.stored.setdefault(identifier, time.time())
+                del self.unanswered[identifier]
+            elif time.time() - at > ANSWER_SECONDS:
                 self.unanswered[identifier] = (time.time(), stanza)
                 self.repeated += 1
                 server.component.send(stanza)

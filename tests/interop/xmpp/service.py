@@ -94,7 +94,16 @@ class Service:
 
 
 class Neighbour(NotifyingServer):
-    """Server of a user in the tests."""
+    """Server of a user in the tests. ``confirmed`` are the ids of its requests that were answered with a result."""
+
+    def __init__(self, domain: str, secret: str, host: str, port: int) -> None:
+        super().__init__(domain, secret, host, port)
+        self.confirmed: set[str] = set()
+
+    def _take(self, stanza: Element) -> None:
+        if (stanza.tag, stanza.get("type")) == ("iq", "result"):
+            self.confirmed.add(stanza.get("id", ""))
+        super()._take(stanza)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
