@@ -55,11 +55,11 @@ class Inbound:
     def __init__(self, limits: Limits, domains: Domains) -> None:
         self._limits = limits
         self._domains = domains
-        self._connected_at: datetime | None = None
+        self._answered_from: datetime | None = None
 
     def connect(self) -> None:
         """Begin a connection. Answers to what was stored before may have been lost with the connection before it."""
-        self._connected_at = None
+        self._answered_from = None
 
     def accept(self, pushes: Sequence[PushNotification], *, now: datetime) -> list[Verdict]:
         """Store the pushes that are to be delivered, and return the verdict on each, in order.
@@ -67,13 +67,14 @@ class Inbound:
         Raises the errors of the database. Nothing is stored or charged then.
         """
         began_ns = time_ns()
-        self._connected_at = self._connected_at or now
+        self._answered_from = self._answered_from or now
         try:
             with transaction.atomic():
-                items = self._decide_all(pushes, self._connected_at, now=now)
+                items = self._decide_all(pushes, self._answered_from, now=now)
                 _store(items, now=now)
         except BaseException:
             self._limits.take_back()
+            self._answered_from = None  # a commit may have stored what its sender is told to repeat
             raise
         self._limits.keep()
         for key in (item.to_store.dedup_key for item in items if item.to_store):
@@ -81,7 +82,7 @@ class Inbound:
             step("accept", key, attributes, began_ns=began_ns, role=Role.CONSUMER, is_first=True)
         return [item.decision.verdict for item in items]
 
-    def _decide_all(self, pushes: Sequence[PushNotification], connected_at: datetime, *, now: datetime) -> list[Item]:
+    def _decide_all(self, pushes: Sequence[PushNotification], answered_from: datetime, *, now: datetime) -> list[Item]:
         own_admission().refresh()
         items = [self._verify(push, now=now) for push in pushes]
         named = [(item, item.device_id, _key(item)) for item in items if item.device_id]
@@ -90,7 +91,7 @@ class Inbound:
         found = map(KnownDevice._make, fetch(statements.FIND_DEVICES, {"ids": ids, **times}) if ids else ())
         devices = {device.id: device for device in found}
         # What was stored since the first of these arrived may be one of them, if the answer to that commit was lost.
-        answered = (connected_at, min((push.arrived_at or now for push in pushes), default=now))
+        answered = (answered_from, min((push.arrived_at or now for push in pushes), default=now))
         repeated = storing.find_repeated(BRIDGE, {key for _, _, key in named}, answered, now=now)
         for item, device_id, key in named:
             item.device = devices.get(device_id)

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from time import monotonic
 
 import psycopg
 import pytest
 from django.conf import LazySettings
 from django.core.management import call_command
-from django.db import connection
+from django.db import OperationalError, connection
 
+from kit.db.clock import clock as clock_of_database
 from kit.db.connections import connection_parameters
 from notifications.models import Notification
 from tests.rig.statements import before_each_statement
@@ -18,7 +20,7 @@ from xmpp_bridge.inbound import Inbound
 from xmpp_bridge.limits import Rates
 from xmpp_bridge.management.commands import run_xmpp_bridge
 from xmpp_bridge.models import Device
-from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2
+from xmpp_bridge.tests.talking import APN_TOKEN, Service, encrypted, error_of, publish, push2, tigase
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TROUBLE = ("wait", "internal-server-error")
@@ -95,6 +97,28 @@ def test_while_the_database_is_away_requests_are_answered_with_wait_and_later_su
     assert service.receive(push2(phone.client, encrypted(), stanza_id="one")) is None
     assert service.ask(publish(phone.node, phone.secret, stanza_id="two")).get("type") == "result"
     assert Notification.objects.count() == 2
+
+
+def test_a_push_that_was_stored_although_it_was_refused_is_known_when_its_sender_repeats_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phone = service.register()
+    push = publish(phone.node, phone.secret, tigase("AAAA"), stanza_id="one")
+    commit = connection.commit
+
+    def lose_the_answer() -> None:
+        commit()
+        raise OperationalError from psycopg.errors.QueryCanceled("the answer to a commit is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "commit", lose_the_answer)
+        assert error_of(service.ask(push)) == TROUBLE
+    assert Notification.objects.count() == 1
+    for seconds in (3, 60):
+        later = clock_of_database.now() + timedelta(seconds=seconds)
+        monkeypatch.setattr(type(clock_of_database), "now", lambda _, later=later: later)
+        assert service.ask(push).get("type") == "result"
+    assert Notification.objects.count() == 1
 
 
 def test_a_database_that_is_away_holds_up_half_of_the_time_at_most(service: Service, clock: Clock) -> None:
