@@ -162,7 +162,8 @@ def test_replies_that_are_open_are_read_from_the_work_table(admin_client: Client
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN {listed[-1]}")
         plan = "\n".join(line for (line,) in cursor.fetchall())
-    read = set(re.findall(r" on (waku_bridge_\w*reply\w*)", plan))
+    # A "Bitmap Index Scan on" names an index. Whether there is one depends on the statistics of a small table.
+    read = set(re.findall(r"(?<!Index Scan) on (waku_bridge_\w*reply\w*)", plan))
     assert read - {"waku_bridge_endedreply_default"} == {"waku_bridge_openreply"}
 
 
