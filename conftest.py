@@ -78,7 +78,7 @@ from django.test import TransactionTestCase  # noqa: E402
 
 from kit.buckets.shared import SharedBuckets, own_buckets  # noqa: E402
 from kit.processes.starting import OWN_FAULT  # noqa: E402
-from pushserver.indicators import asking  # noqa: E402
+from pushserver.console.health import asking  # noqa: E402
 from tests.rig import budget, databases  # noqa: E402
 from tests.rig.server import Fleet, NewFleet, running  # noqa: E402
 from waku_bridge.inbox.processing import query_limits  # noqa: E402

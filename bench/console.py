@@ -34,9 +34,9 @@ from bench.running.servers import Around, cpu_seconds
 from bench.running.tables import show
 from embedded.management.commands import seed_bench
 from embedded.management.commands.seed_bench import chat_keys
-from kit.admin.facts import FactAdmin
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from pushserver.api import tokens
+from pushserver import tokens
+from pushserver.console.toolkit.facts import FactAdmin
 from pushserver.models import ApiToken, Count, TrafficMinute
 from registrations.models import Registration
 from spark_reports.models import ErrorRate

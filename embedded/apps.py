@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from django.apps import AppConfig
 
-from pushserver.start import demonstration
+from pushserver import demonstration
 
 
 class EmbeddedConfig(AppConfig):

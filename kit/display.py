@@ -1,5 +1,6 @@
 """Values as pages, logs and alerts show them. The module does no I/O."""
 
+from datetime import datetime
 from urllib.parse import urlsplit
 
 
@@ -11,3 +12,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def host_of(url: str) -> str:
     """Return the host and port of a URL, without user, password, path and query, which can all contain a credential."""
     return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def exact(at: datetime) -> str:
+    """Return a time in UTC to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

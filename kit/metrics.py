@@ -1,7 +1,7 @@
 """Counting of metrics, in batches: one addition per metric and set of labels, made after the commit of the batch.
 
 Each app defines its metrics in its own `metrics.py`. Every process counts in files of its own, so counting needs no
-lock and no other server. `kit.health.exposition` adds them up.
+lock and no other server. `kit.exposition` adds them up.
 
 See docs/monitoring/README.md.
 """

@@ -6,7 +6,7 @@ batch, and those that send answers run after it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import LiteralString, Protocol
 
 from kit.batches.batch import Step, Wakeup
 from notifications.delivery.steps import Delivery
@@ -29,6 +29,9 @@ class Bridge(Protocol):
 
 Open = Callable[[Delivery, Wakeup], Bridge]
 _registered: dict[str, Open] = {}
+# Queries for the pseudonyms and the installation ids of the canaries' registrations, which reports leave out.
+CANARY_PSEUDONYMS: list[LiteralString] = []
+CANARY_INSTALLATIONS: list[LiteralString] = []
 
 
 def register(name: str, open_it: Open) -> None:

@@ -1,5 +1,11 @@
-"""Imports of the pages and links of the console that belong to no single app."""
+"""Imports of all pages of the console, which register themselves."""
 
-from pushserver.console import incidents  # noqa: F401 - registers pages and links
-from pushserver.console.accounts import accounts, api_tokens  # noqa: F401 - registers pages and links
-from pushserver.console.frame import links  # noqa: F401 - registers pages and links
+from pushserver.console.gorush import admin as gorush  # noqa: F401
+from pushserver.console.notifications import admin as notifications  # noqa: F401
+from pushserver.console.pages import incidents  # noqa: F401
+from pushserver.console.pages.accounts import accounts, api_tokens  # noqa: F401
+from pushserver.console.pages.frame import links  # noqa: F401
+from pushserver.console.registrations import admin as registrations  # noqa: F401
+from pushserver.console.reports import admin as reports  # noqa: F401
+from pushserver.console.waku import admin as waku  # noqa: F401
+from pushserver.console.xmpp import admin as xmpp  # noqa: F401

@@ -7,7 +7,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import post_migrate, pre_migrate
 
 from kit.db.connections import MIGRATIONS, set_timeouts
-from pushserver.start.release import BEFORE_0_2, NO_WAY_UP
+from pushserver.release import BEFORE_0_2, NO_WAY_UP
 
 
 class PushserverConfig(AppConfig):
@@ -15,8 +15,8 @@ class PushserverConfig(AppConfig):
     verbose_name = "Push server"
 
     def ready(self) -> None:
+        from pushserver import checks  # noqa: F401, PLC0415 - registers the system checks, possible once apps are loaded
         from pushserver.roles import seed_roles  # noqa: PLC0415 - as above
-        from pushserver.start import checks  # noqa: F401, PLC0415 - registers the system checks, possible once apps are loaded
 
         # Django adds the rows of permissions app by app after each migration, so all exist after the last app.
         # It sends these signals for apps with models only.

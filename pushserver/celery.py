@@ -24,7 +24,6 @@ QUEUES = (BATCHES, "maintenance", "keys", "canary", "reports")
 HEARTBEAT_KEY = "worker:{queue}"
 # Workers beat every 2 to 5 seconds. A worker that hangs for a moment keeps its heartbeat.
 HEARTBEAT_TTL_SECONDS = 15
-CHECKS_AFTER_SECONDS = 8
 # Seconds between two searches of a worker for free children, and until their messages expire.
 START_EVERY_SECONDS = 5.0
 
@@ -97,7 +96,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
     METRICS_PORT shows what this worker waits for. It has the metrics that the children count in files, too.
     """
-    from kit.health.exposition import serve  # noqa: PLC0415 - counts in files only when it is imported after the settings
+    from kit.exposition import serve  # noqa: PLC0415 - counts in files only when it is imported after the settings
     from kit.processes.starting import wait_until_fit  # noqa: PLC0415 - possible once apps are loaded
 
     serve()
@@ -107,7 +106,7 @@ def begin_when_fit(**_kwargs: Any) -> None:
 @signals.worker_ready.connect
 def start_threads(**_kwargs: Any) -> None:
     """Run beat and the watch in the worker for maintenance. They end first, so that no task of theirs has to wait."""
-    if _serves_maintenance():
+    if serves_maintenance():
         from pushserver.threads import Beat  # noqa: PLC0415 - possible once apps are loaded
 
         for thread in (Beat(app), import_string(settings.WATCH)()):
@@ -115,23 +114,9 @@ def start_threads(**_kwargs: Any) -> None:
             thread.start()
 
 
-def _serves_maintenance() -> bool:
+def serves_maintenance() -> bool:
+    """Return whether this worker serves the queue of all tasks that name none."""
     return app.conf.task_default_queue in app.amqp.queues.consume_from
-
-
-@signals.worker_ready.connect
-def check_at_start(**_kwargs: Any) -> None:
-    """Check the servers behind gateways and bridges soon after the start. Beat does so minutes later.
-
-    The checks wait CHECKS_AFTER_SECONDS: those servers and the workers for batches may be starting, too.
-    """
-    from kit.operations import parts  # noqa: PLC0415 - possible once apps are loaded
-
-    if _serves_maintenance():
-        with contextlib.suppress(OperationalError):  # the broker is away again: beat runs the checks later
-            scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-            for task in (task for part in parts() for task in part.checks if task in scheduled):
-                app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)
 
 
 @signals.worker_ready.connect

@@ -7,9 +7,8 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 
-from kit.admin.times import exact
 from kit.db.fields import BytesField
-from kit.health.indicators import State
+from kit.display import exact
 
 
 class AccessRecord(models.Model):
@@ -143,7 +142,7 @@ class Incident(models.Model):
 
     indicator = models.TextField()  # its id
     name = models.TextField()
-    state = models.TextField()  # the last one, as the word of `kit.health.indicators.State`
+    state = models.TextField()  # the last one, as the word of `pushserver.console.health.indicators.State`
     sentence = models.TextField()  # sentence of the indicator at the beginning, and then when it got red
     incident_at = models.DateTimeField()  # equal to `began_at`: the previous version reads it
     began_at = models.DateTimeField()
@@ -175,8 +174,8 @@ class Incident(models.Model):
         return self.ended_at is None and self.red_from is not None and self.red_until is None
 
     @property
-    def worst(self) -> State:
-        return State.RED if self.red_from else State(self.state)
+    def worst(self) -> str:
+        return "red" if self.red_from else self.state
 
 
 class AlertLevel(models.Model):

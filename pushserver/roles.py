@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib.auth.models import Group, Permission
 from django.db.models import Q
 
-from kit.operations import parts
+from pushserver.console.parts import parts
 
 OUR_APPS = ("registrations", "notifications", "spark_reports")
 ACCOUNT_APPS = ("auth", "otp_totp")

@@ -26,7 +26,7 @@ from pushserver.config.environment import (
 from pushserver.config.logs import configure_logging
 from pushserver.config.retired import RETIRED
 from pushserver.config.role import Role, role
-from pushserver.start.release import version
+from pushserver.release import version
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment(os.environ)
@@ -293,9 +293,9 @@ if (REPORT_RECIPIENTS or any("://" not in target for target in ALERTS_TO)) and n
     )
 
 # Start ----------------------------------------------------------------------------------------------------------------
-STARTS_WHEN = "pushserver.start.fitting"  # what `kit.processes.starting` asks
-BROKER_CHECK = "pushserver.indicators.asking.refusing_broker"  # what it asks before workers start
-WATCH = "pushserver.alerts.watch.Watch"  # the thread of workers for maintenance that takes snapshots
+STARTS_WHEN = "pushserver.fitting"  # what `kit.processes.starting` asks
+BROKER_CHECK = "pushserver.console.health.asking.refusing_broker"  # what it asks before workers start
+WATCH = "pushserver.console.health.alerts.watch.Watch"  # the thread of workers for maintenance that takes snapshots
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
@@ -397,7 +397,7 @@ PAGE_APPS = [
     "django_otp.plugins.otp_totp",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
-    "kit.admin",
+    "pushserver.console.toolkit",
 ]
 INSTALLED_APPS = [
     *(PAGE_APPS if SHOWS_PAGES else []),
@@ -407,42 +407,38 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "embedded",
     "waku_bridge",
-    "waku_bridge.console",
     "xmpp_bridge",
-    "xmpp_bridge.console",
     "kit.batches",
     "kit.buckets",
     "kit.expiry",
     "notifications",
-    "notifications.console",
     "notifications.gateways.gorush",
-    "notifications.gateways.gorush.console",
     "registrations",
-    "registrations.console",
     "spark_reports",
-    *(["pushserver.console.apps.ConsoleConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
+    "pushserver.console.apps.ConsoleConfig",
+    *(["pushserver.console.apps.SiteConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
     "pushserver",  # last: it ends the start
 ]
 MIDDLEWARE = [
-    "pushserver.console.frame.hosts.AnyHostMiddleware",
+    "pushserver.console.pages.frame.hosts.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "pushserver.console.frame.without_database.WithoutDatabaseMiddleware",
-    "pushserver.console.accounts.sessions.NothingKeptMiddleware",
-    "pushserver.console.accounts.sessions.WholePageMiddleware",
+    "pushserver.console.pages.frame.without_database.WithoutDatabaseMiddleware",
+    "pushserver.console.pages.accounts.sessions.NothingKeptMiddleware",
+    "pushserver.console.pages.accounts.sessions.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "pushserver.console.accounts.login_queue.AnonymousFormsMiddleware",
+    "pushserver.console.pages.accounts.login_queue.AnonymousFormsMiddleware",
     "django_otp.middleware.OTPMiddleware",
-    "pushserver.console.accounts.second_factor.SecondFactorMiddleware",
-    "pushserver.console.accounts.sessions.WorkingSessionMiddleware",
-    "pushserver.console.audit.AuditMiddleware",
+    "pushserver.console.pages.accounts.second_factor.SecondFactorMiddleware",
+    "pushserver.console.pages.accounts.sessions.WorkingSessionMiddleware",
+    "pushserver.console.pages.audit.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kit.api.problems.ProblemPages",
+    "pushserver.console.toolkit.rest.problems.ProblemPages",
 ]
 # No form takes a file. A file that is sent all the same is skipped, and not kept on the disk.
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
@@ -464,7 +460,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "pushserver.console.accounts.passwords.NoWordOfOurs"},
+    {"NAME": "pushserver.console.pages.accounts.passwords.NoWordOfOurs"},
 ]
 API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
@@ -473,8 +469,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_THROTTLE_CLASSES": ["kit.api.throttling.PerToken"],
-    "EXCEPTION_HANDLER": "kit.api.problems.as_problem",
+    "DEFAULT_THROTTLE_CLASSES": ["pushserver.console.toolkit.rest.throttling.PerToken"],
+    "EXCEPTION_HANDLER": "pushserver.console.toolkit.rest.problems.as_problem",
     "NUM_PROXIES": int(IS_BEHIND_HTTPS_PROXY),
 }
 SPECTACULAR_SETTINGS = {
@@ -492,11 +488,11 @@ SPECTACULAR_SETTINGS = {
         "RouteState": "registrations.models.Route.State",
         "RequestState": "notifications.models.NotificationRequest.State",
         "NotificationState": "notifications.models.Notification.State",
-        "CanaryState": "waku_bridge.console.models.CanaryRun.State",
-        "CanaryLink": "waku_bridge.console.models.CanaryRun.Link",
-        "CanaryCause": "waku_bridge.console.models.CanaryRun.Cause",
-        "XmppCanaryLink": "xmpp_bridge.console.models.CanaryRun.Link",
-        "XmppCanaryCause": "xmpp_bridge.console.models.CanaryRun.Cause",
+        "CanaryState": "pushserver.console.waku.models.CanaryRun.State",
+        "CanaryLink": "pushserver.console.waku.models.CanaryRun.Link",
+        "CanaryCause": "pushserver.console.waku.models.CanaryRun.Cause",
+        "XmppCanaryLink": "pushserver.console.xmpp.models.CanaryRun.Link",
+        "XmppCanaryCause": "pushserver.console.xmpp.models.CanaryRun.Cause",
     },
 }
 ROOT_URLCONF = "pushserver.urls"
@@ -506,7 +502,7 @@ STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True
 TIME_ZONE = "UTC"
 LANGUAGES = [("en", "English")]  # the theme names them all on each page
-FORMAT_MODULE_PATH = "kit.admin.formats"
+FORMAT_MODULE_PATH = "pushserver.console.toolkit.formats"
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
@@ -536,14 +532,14 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-CSRF_FAILURE_VIEW = "pushserver.console.accounts.refusals.stale_form"
+CSRF_FAILURE_VIEW = "pushserver.console.pages.accounts.refusals.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True  # keys and their QR codes, also on pages of django-otp that are not ours
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None
 
 if SHOWS_PAGES:
-    from pushserver.console.frame.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
+    from pushserver.console.pages.frame.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
 else:
     # System checks would import what these settings name.
     ROOT_URLCONF, MIDDLEWARE = "", []

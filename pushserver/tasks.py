@@ -1,19 +1,33 @@
-"""The scheduled tasks of the console."""
+"""The scheduled tasks of the console: removing, counting, config checks and canaries."""
 
+from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
+from smtplib import SMTPException
+from typing import Any
 
 import structlog
-from celery import shared_task
+from celery import shared_task, signals
 from django.conf import settings
+from kombu.exceptions import OperationalError
 
 from kit.db.clock import database_now
 from kit.db.deleting import run_for_a_while
-from kit.operations import parts
 from kit.processes.tasks import MessageTask
-from pushserver.history import hours, retention, traffic
+from pushserver.celery import app, serves_maintenance
+from pushserver.console.canary.waku import canary as waku_canary
+from pushserver.console.canary.xmpp import canary as xmpp_canary
+from pushserver.console.checks.gorush.checking import check_all as check_all_gorush
+from pushserver.console.checks.nodes.checking import check_all as check_all_nodes
+from pushserver.console.health.history import hours, retention, traffic
+from pushserver.console.parts import parts
+from pushserver.console.reports.mail import send_owed
+from spark_reports.nights import status
+from spark_reports.nights.seeds import destroy_seeds
 
 log = structlog.get_logger(__name__)
+
+CHECKS_AFTER_SECONDS = 8
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one in five minutes
@@ -37,3 +51,60 @@ def count_traffic() -> None:
     """Count the minutes that have ended, and add up the hours."""
     run_for_a_while(traffic.count_owed(now=database_now()))
     hours.add_up(now=database_now())
+
+
+@shared_task(name="spark_reports.tasks.watch_reports", base=MessageTask, autoretry_for=())  # as above
+def watch_reports() -> None:
+    """Save the status of the reports for `/readyz`, log an alarm, mail what is owed, and destroy the seeds that no
+    export needs.
+    """
+    destroy_seeds(database_now())
+    found = status.status(database_now())
+    status.SAVED.save(found)
+    if found.is_alarm:
+        log.warning("reports_missing", reason=found.words)
+    try:
+        send_owed(now=database_now())
+    except (OSError, SMTPException) as error:
+        log.warning("night_not_mailed", error=type(error).__name__)
+
+
+@shared_task(name="waku_bridge.tasks.check_nodes", base=MessageTask, autoretry_for=())  # the next one comes in a moment
+def check_nodes() -> None:
+    """Check the configuration of all nodes."""
+    check_all_nodes(now=database_now())
+
+
+@shared_task(name="notifications.gateways.gorush.tasks.check_gorush", base=MessageTask, autoretry_for=())  # as above
+def check_gorush() -> None:
+    """Check the configuration of all gorush servers."""
+    check_all_gorush(settings.GORUSH_URLS, now=database_now())
+
+
+@shared_task(name="waku_bridge.tasks.run_canary", base=MessageTask, autoretry_for=())  # as above
+def run_waku_canary() -> None:
+    """Make a round trip, and more of them while the chain is broken, until the next task is due.
+
+    The task has a queue of its own: it waits for the workers, so it must not occupy one of them.
+    """
+    if settings.WAKU_NODES:
+        waku_canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
+
+
+@shared_task(name="xmpp_bridge.tasks.run_canary", base=MessageTask, autoretry_for=())  # as above
+def run_xmpp_canary() -> None:
+    """Make a round trip, and repeat it while the chain is broken."""
+    xmpp_canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
+
+
+@signals.worker_ready.connect
+def check_at_start(**_kwargs: Any) -> None:
+    """Check the servers behind gateways and bridges soon after the start. Beat does so minutes later.
+
+    The checks wait CHECKS_AFTER_SECONDS: those servers and the workers for batches may be starting, too.
+    """
+    if serves_maintenance():
+        with suppress(OperationalError):  # the broker is away again: beat runs the checks later
+            scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
+            for task in (task for part in parts() for task in part.checks if task in scheduled):
+                app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)

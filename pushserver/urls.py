@@ -2,17 +2,17 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from kit.operations import parts
-from pushserver.console.accounts.second_factor import set_up
-from pushserver.console.accounts.users import forget_user, show_user
-from pushserver.console.alerts import choose_level, send_test, show_alerts
-from pushserver.console.documentation import show_documentation
-from pushserver.console.drain import change_drain, show_drain
-from pushserver.console.peers import peer_urls
-from pushserver.console.support.find import find, found
-from pushserver.console.support.search import search_facts
-from pushserver.console.support.timeline import show_request_timeline, show_timeline
-from pushserver.indicators.health import healthz, readyz
+from pushserver.console.health.health import healthz, readyz
+from pushserver.console.pages.accounts.second_factor import set_up
+from pushserver.console.pages.accounts.users import forget_user, show_user
+from pushserver.console.pages.alerts import choose_level, send_test, show_alerts
+from pushserver.console.pages.documentation import show_documentation
+from pushserver.console.pages.drain import change_drain, show_drain
+from pushserver.console.pages.find import find, found
+from pushserver.console.pages.peers import peer_urls
+from pushserver.console.pages.search import search_facts
+from pushserver.console.pages.timeline import show_request_timeline, show_timeline
+from pushserver.console.parts import parts
 from pushserver.metrics.exposition import metrics
 
 urlpatterns = [
@@ -36,7 +36,7 @@ urlpatterns = [
     path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
     path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
-    path("admin/reports/", include("spark_reports.console.urls")),
+    path("admin/reports/", include("pushserver.console.reports.urls")),
     path("admin/", admin.site.urls),
     path("api/", include("pushserver.api.urls")),
     path("healthz", healthz, name="healthz"),
@@ -46,7 +46,7 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
 
-handler400 = "pushserver.console.accounts.refusals.bad_request"
-handler403 = "pushserver.console.accounts.refusals.forbidden"
-handler404 = "pushserver.console.accounts.refusals.not_found"
-handler500 = "pushserver.console.frame.without_database.server_error"
+handler400 = "pushserver.console.pages.accounts.refusals.bad_request"
+handler403 = "pushserver.console.pages.accounts.refusals.forbidden"
+handler404 = "pushserver.console.pages.accounts.refusals.not_found"
+handler500 = "pushserver.console.pages.frame.without_database.server_error"

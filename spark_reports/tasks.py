@@ -1,4 +1,4 @@
-"""Scheduled tasks of the reports: make owed and requested reports, detect missing ones, and mail new ones.
+"""The scheduled task that makes owed and requested reports.
 
 A worker for reports alone makes one run after the other. The next worker finds the work of a killed one in the
 database.
@@ -6,7 +6,6 @@ database.
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from smtplib import SMTPException
 
 import structlog
 from celery import shared_task
@@ -15,11 +14,9 @@ from django.conf import settings
 from kit.db.clock import database_now
 from kit.db.connections import REPORTS, timeouts
 from kit.processes.tasks import WORKER_STOP, MessageTask
-from spark_reports.mail import send_owed
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.nights import nights, status
 from spark_reports.nights.on_demand import next_request
-from spark_reports.nights.seeds import destroy_seeds
 from spark_reports.running.parts import missing
 
 log = structlog.get_logger(__name__)
@@ -99,19 +96,3 @@ def _note_lack(work: _Work, error: str) -> None:
     moments = {"started_at": now, "seen_at": now, "finished_at": now}
     ReportRun.objects.create(from_day=work.first, to_day=last, state=ReportRun.State.FAILED, error=error, **moments)
     log.error("reports_failed", from_day=str(work.first), to_day=str(last), error=error)
-
-
-@shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
-def watch_reports() -> None:
-    """Save the status of the reports for `/readyz`, log an alarm, mail what is owed, and destroy the seeds that no
-    export needs.
-    """
-    destroy_seeds(database_now())
-    found = status.status(database_now())
-    status.SAVED.save(found)
-    if found.is_alarm:
-        log.warning("reports_missing", reason=found.words)
-    try:
-        send_owed(now=database_now())
-    except (OSError, SMTPException) as error:
-        log.warning("night_not_mailed", error=type(error).__name__)

@@ -23,9 +23,9 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.buckets.shared import SharedBuckets
 from kit.db.statements import fetch
-from notifications.gateways.gorush.console import loading
 from notifications.gateways.gorush.errors import parse, seed_rules
-from pushserver.api import tokens
+from pushserver import tokens
+from pushserver.console.gorush import loading
 from pushserver.models import ApiToken
 from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
 from tests.drills.test_restore import archiving_to
@@ -139,7 +139,7 @@ def test_the_backup_of_the_page_is_that_of_the_drill(on_stage: OnStage) -> None:
 @pytest.fixture
 def _calls_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 @pytest.mark.django_db

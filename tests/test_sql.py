@@ -39,7 +39,7 @@ CONSTANT = re.compile(
 PUT_TOGETHER = {
     "kit/work.py": "names of a work table, its history and their columns",
     "kit/batches/looking.py": "the queries of the steps, settings of the session, and the name of a step",
-    "kit/canary/runs.py": "the table and the links of a bridge's canary",
+    "pushserver/console/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
     "kit/db/statements.py": "the table, the index and the condition of a count",
     "kit/db/partitions.py": "names of tables and columns, and days",
@@ -50,10 +50,10 @@ PUT_TOGETHER = {
     "registrations/retention.py": "the names of tables that are walked",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
-    "notifications/console/gauges.py": "names of the token types",
-    "pushserver/history/traffic.py": "names of the token types",
-    "notifications/console/standstill.py": "one part for each outcome of a failure",
-    "pushserver/indicators/stored.py": "statements of other modules and of gauges, and their labels",
+    "pushserver/console/notifications/gauges.py": "names of the token types",
+    "pushserver/console/health/history/traffic.py": "names of the token types",
+    "pushserver/console/notifications/standstill.py": "one part for each outcome of a failure",
+    "pushserver/console/health/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models. This one is a gateway's own: no other module may import its model.
 UNSEEN = {("spark_reports/export/queries.py", "notifications_unknowngatewayerror")}

@@ -67,3 +67,4 @@ def _journal() -> InFlightJournal:
 
 def register() -> None:
     bridges.register(BRIDGE, open_bridge)
+    bridges.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL")

@@ -16,7 +16,7 @@ from random import Random
 import structlog
 from coincurve import PrivateKey
 
-from pushserver.start.demonstration import Person
+from pushserver.demonstration import Person
 from waku_bridge.client.core import Schedule
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient

@@ -12,10 +12,10 @@ from django.db import OperationalError
 
 from embedded.supervisor.processes import PROJECT
 from kit.db.reasons import reason, words
-from notifications.gateways.gorush.console.loading import load_seed
 from notifications.gateways.gorush.models import GatewayErrorRule
+from pushserver import fitting
+from pushserver.console.gorush.loading import load_seed
 from pushserver.roles import seed_roles
-from pushserver.start import fitting
 
 
 def bring_up_to_date() -> None:

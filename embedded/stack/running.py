@@ -26,11 +26,11 @@ from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import MergedLog
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from embedded.supervisor.supervisor import Supervisor
-from kit.health.indicators import State
 from kit.processes import StartError
 from pushserver.config.data_dir import LOCK_NAME, VERSION_NAME, refuse_foreign_data, usable
 from pushserver.config.embedded import FILE_NAME
-from pushserver.start.release import version
+from pushserver.console.health.indicators import State
+from pushserver.release import version
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05

@@ -125,7 +125,7 @@ class TimedConnection(psycopg.Connection[Any]):
 class SchemaEditor(DatabaseSchemaEditor):
     """Django's editor, without the second index that it gives each unique or indexed text, for searches by beginning.
 
-    Nothing searches so: see `registrations.console.admin` for how a beginning is searched by the first index.
+    Nothing searches so: `pushserver.console.registrations.admin` searches a beginning by the first index.
     """
 
     def _create_like_index_sql(self, model: Any, field: Any) -> None:  # noqa: ARG002 - Django's signature

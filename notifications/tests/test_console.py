@@ -10,11 +10,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from notifications.console import operator_actions
-from notifications.console.halted import with_halts
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Notification, Queue
 from notifications.queues import queues
+from pushserver.console.notifications import operator_actions
+from pushserver.console.notifications.halted import with_halts
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, fresh, make_due, prove
 from tests.rig.rows import (

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection
 
-from notifications.console import operator_actions
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from notifications.queues import breakers
+from pushserver.console.notifications import operator_actions
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, answered, claimed, fresh, make_due, recorded
 from tests.rig.rows import make_registration, make_route

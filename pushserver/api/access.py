@@ -9,8 +9,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from pushserver.api.tokens import recognise
 from pushserver.models import ApiToken
+from pushserver.tokens import recognise
 
 KEYWORD = b"bearer"
 

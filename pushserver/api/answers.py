@@ -10,11 +10,11 @@ from django.utils.crypto import salted_hmac
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from kit.canary.answers import LinkAnswer, links_of
-from kit.health.indicators import State
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
+from pushserver.console.health.indicators import State
+from pushserver.console.toolkit.rest.links import LinkAnswer, links_of
+from pushserver.console.waku.models import CanaryRun
 from registrations.models import Registration, Route
-from waku_bridge.console.models import CanaryRun
 
 
 @extend_schema_field({"type": "string", "pattern": "^[0-9a-f]*$"})

@@ -6,8 +6,8 @@ import django_filters
 from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
-from kit.admin.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from notifications.models import Notification
+from pushserver.console.toolkit.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from registrations.models import Registration
 
 

@@ -2,9 +2,9 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.routers import SimpleRouter
 
-from kit.operations import parts
 from pushserver.api import views
 from pushserver.api.schema import show_schema
+from pushserver.console.parts import parts
 
 router = SimpleRouter()
 router.register("registrations", views.Registrations, basename="registration")

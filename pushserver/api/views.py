@@ -12,18 +12,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, ModelSerializer
 
-from kit.api.views import Guarded, Reading, describe
-from kit.health.indicators import to_json
-from notifications.console.admin import PUSH_CONTENT
-from notifications.console.halted import with_halts
 from notifications.models import Channel, Notification
 from pushserver.api import answers, filters
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health.indicators import to_json
+from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.notifications.admin import PUSH_CONTENT
+from pushserver.console.notifications.halted import with_halts
+from pushserver.console.registrations.admin import RegistrationAdmin
+from pushserver.console.toolkit.rest.views import Guarded, Reading, describe
+from pushserver.console.waku.models import CanaryRun
 from pushserver.models import ApiToken
-from registrations.console.admin import RegistrationAdmin
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
-from waku_bridge.console.models import CanaryRun
 
 Scope = ApiToken.Scope
 ID = OpenApiParameter("id", OpenApiTypes.UUID, OpenApiParameter.PATH)

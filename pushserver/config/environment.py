@@ -1,7 +1,7 @@
 """Typed reading of environment variables.
 
 A wrong value never raises here: it is remembered as a problem, a harmless default takes its place, and
-`pushserver.start.checks` reports it with an id and a hint before anything is started.
+`pushserver.checks` reports it with an id and a hint before anything is started.
 """
 
 import base64

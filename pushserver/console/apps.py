@@ -1,15 +1,41 @@
+from typing import Any
+
+from django.apps import AppConfig, apps
 from django.contrib.admin.apps import AdminConfig
+from django.db.models.signals import post_migrate
 
 
-class ConsoleConfig(AdminConfig):
+class ConsoleConfig(AppConfig):
+    """What of the console all processes have: the tables of the canaries, and the shipped error rules."""
+
+    name = "pushserver.console"
+
+    def ready(self) -> None:
+        # Django sends the signal for apps with models.
+        post_migrate.connect(_load_error_rules, sender=apps.get_app_config("gorush"), dispatch_uid="error_rules")
+
+
+class SiteConfig(AdminConfig):
     """Django's admin with our own site in it."""
 
     default = False
-    default_site = "pushserver.console.frame.site.ConsoleSite"
+    default_site = "pushserver.console.pages.frame.site.ConsoleSite"
 
     def ready(self) -> None:
         super().ready()
-        from pushserver.console.accounts import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded
-        from pushserver.console.labels import name_tables  # noqa: PLC0415 - as above
+        from pushserver.console.pages.accounts import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded
+        from pushserver.console.pages.labels import name_tables  # noqa: PLC0415 - as above
 
         name_tables()
+
+
+def _load_error_rules(*, plan: Any = None, apps: Any = None, **_migrated: Any) -> None:
+    """Load the rules after every migration, so that an upgrade brings its new ones.
+
+    `flush` sends this signal too, without a plan.
+    """
+    if plan is None or any(is_backwards for _, is_backwards in plan):
+        return
+    from pushserver.console.gorush.loading import load_seed  # noqa: PLC0415 - importable only once apps are loaded
+
+    load_seed(apps.get_model("notifications", "GatewayErrorRule"))

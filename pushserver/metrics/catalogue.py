@@ -6,16 +6,16 @@ from importlib import import_module
 
 from prometheus_client.metrics import MetricWrapperBase
 
-import notifications.console.gauges
 import notifications.metrics
+import pushserver.console.notifications.gauges
 import registrations.metrics
 from kit.metrics import AskedGauge, StoredGauge
-from kit.operations import parts
+from pushserver.console.parts import parts
 from pushserver.metrics import names
 
 SOURCES = {
     "Requests and delivery": notifications.metrics,
-    "Backlog of delivery": notifications.console.gauges,
+    "Backlog of delivery": pushserver.console.notifications.gauges,
     "Registrations and queries": registrations.metrics,
     "Servers and queues": names,
 }

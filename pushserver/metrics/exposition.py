@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from kit.health.exposition import Counted
+from kit.exposition import Counted
 from kit.processes import once
 from pushserver.metrics.stock import Stock
 

@@ -15,10 +15,10 @@ from django.utils import timezone
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from kit.health.indicators import VALUES
-from kit.health.recent import Recent
 from pushserver.celery import QUEUES
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health.indicators import VALUES
+from pushserver.console.health.recent import Recent
+from pushserver.console.health.snapshot import take_snapshot
 from pushserver.metrics.catalogue import stored_gauges
 from pushserver.metrics.names import INDICATOR, QUEUE_TASKS
 

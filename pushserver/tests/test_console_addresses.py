@@ -13,9 +13,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from pushserver.console.accounts import login_queue
-from pushserver.console.accounts.guessing import OF_BOTH, OF_NAME, OF_NETWORK
-from pushserver.console.accounts.login_queue import KNOWN, MAX_REMEMBERED, LoginQueue
+from pushserver.console.pages.accounts import login_queue
+from pushserver.console.pages.accounts.guessing import OF_BOTH, OF_NAME, OF_NETWORK
+from pushserver.console.pages.accounts.login_queue import KNOWN, MAX_REMEMBERED, LoginQueue
 from pushserver.models import FailedLogin
 
 PASSWORD = "correct horse battery staple"

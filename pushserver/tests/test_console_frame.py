@@ -8,8 +8,8 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
-from pushserver.console import labels
-from pushserver.console.frame.menu import menu
+from pushserver.console.pages import labels
+from pushserver.console.pages.frame.menu import menu
 from tests.rig.logs import capture_logs
 from tests.rig.rows import make_staff
 

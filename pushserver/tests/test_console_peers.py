@@ -7,17 +7,17 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 from kombu.exceptions import OperationalError
+from pushserver.console.gorush.tasks import check_gorush
+from pushserver.console.waku.tasks import check_nodes
 from redis.exceptions import RedisError
 
 from embedded.servers.ports import free_port
-from kit.health.notices import CHECK_EVERY_SECONDS, Notice
-from kit.health.peers import Complaint
 from kit.processes import status
-from notifications.gateways.gorush.console.config_check import NOTICES
-from notifications.gateways.gorush.console.tasks import check_gorush
 from pushserver import celery
-from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.console.tasks import check_nodes
+from pushserver.console.checks.gorush import NOTICES
+from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
+from pushserver.console.checks.notices import CHECK_EVERY_SECONDS, Notice
+from pushserver.console.checks.peers import Complaint
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"

@@ -23,20 +23,24 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
-from kit.health.indicators import Indicator, State
-from kit.health.notices import Notice
-from kit.health.peers import UNREACHABLE, Complaint
 from kit.processes.starting import OWN_FAULT
-from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.gateways.registry import CUT_OFF
 from notifications.queues import halts
-from pushserver.alerts.watch import Watch
 from pushserver.celery import HEARTBEAT_KEY, begin_when_fit
-from pushserver.history import retention
-from pushserver.indicators import asking
-from pushserver.indicators.asking import NEEDED_QUEUES, RECENT
-from pushserver.indicators.kinds import server
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.canary.waku import canary
+from pushserver.console.canary.xmpp import canary as xmpp_canary
+from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
+from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
+from pushserver.console.checks.notices import Notice
+from pushserver.console.checks.peers import UNREACHABLE, Complaint
+from pushserver.console.health import asking
+from pushserver.console.health.alerts.watch import Watch
+from pushserver.console.health.asking import NEEDED_QUEUES, RECENT
+from pushserver.console.health.history import retention
+from pushserver.console.health.indicators import Indicator, State
+from pushserver.console.health.kinds import server
+from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.waku import indicators as waku
 from pushserver.models import Incident, ServerStart
 from pushserver.tasks import count_traffic
 from tests.rig import rows
@@ -44,13 +48,9 @@ from tests.rig.logs import capture_logs
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
 from tests.rig.statements import a_batch_worker, a_bridge
-from waku_bridge.console import indicators as waku
-from waku_bridge.console.canary import canary
-from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.identity import server_identities, server_identity
 from waku_bridge.reading.live import LAST_READ, LastRead
 from xmpp_bridge import component
-from xmpp_bridge.console.canary import canary as xmpp_canary
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NODE_URL = "http://reader:secret-of-the-node@127.0.0.1:8645/path-key"
@@ -99,7 +99,7 @@ def test_the_server_is_ready_when_every_part_is_and_concurrent_probes_ask_the_se
     kinds = {found["id"].partition("-")[0] for found in response.json()["indicators"]}
     assert kinds == {"database", "broker", "batches", "workers", "bridge", "node", "gorush"}
 
-    monkeypatch.setattr("pushserver.indicators.asking.KEPT_SECONDS", 60.0)
+    monkeypatch.setattr("pushserver.console.health.asking.KEPT_SECONDS", 60.0)
     assert {client.get("/readyz").status_code for _ in range(100)} == {200}
     assert gorush.RequestHandlerClass.asked == 1
 
@@ -548,7 +548,7 @@ def test_readyz_shows_no_reason_while_delivery_is_stopped_and_each_halted_channe
 def test_a_database_that_goes_away_during_a_snapshot_is_reported(monkeypatch):
     """It goes away after the check whether it answers, and before the facts are read."""
     RECENT.get()
-    monkeypatch.setattr("pushserver.indicators.stored.read", Mock(side_effect=OperationalError))
+    monkeypatch.setattr("pushserver.console.health.stored.read", Mock(side_effect=OperationalError))
 
     found = indicators()
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from kit.health.indicators import Indicator, State
-from kit.health.space import SIZE_OF_DATABASE, Past, judge
-from pushserver.history import hours, retention
-from pushserver.history.volumes import PAST, volumes
-from pushserver.indicators.incidents import Memory, recall, remember
-from pushserver.indicators.kinds.server import BROKER, DISK
+from pushserver.console.health.history import hours, retention
+from pushserver.console.health.history.volumes import PAST, volumes
+from pushserver.console.health.incidents import Memory, recall, remember
+from pushserver.console.health.indicators import Indicator, State
+from pushserver.console.health.kinds.server import BROKER, DISK
+from pushserver.console.health.space import SIZE_OF_DATABASE, Past, judge
 from pushserver.models import Count, Incident, TrafficMinute
 from tests.rig.rows import make
 
@@ -60,7 +60,7 @@ def test_a_lake_of_another_machine_which_may_hang_is_not_asked(settings, monkeyp
     (tmp_path / "share" / "lake").mkdir(parents=True)
     assert any("reports" in volume.name for volume in volumes())
     (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nnas:/share {tmp_path}/share nfs4 rw,hard 0 0\n")
-    monkeypatch.setattr("pushserver.history.volumes.MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr("pushserver.console.health.history.volumes.MOUNTS", tmp_path / "mounts")
     assert not any("reports" in volume.name for volume in volumes())
 
 

@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from kit.db.reasons import REASONS
-from kit.health.canaries import CanaryFacts, RoundTrip
-from kit.health.filling import Filling
-from kit.health.indicators import Indicator, Kind, State, duration, is_ready, verdict, worst
-from kit.health.peers import Complaint, Peer
-from kit.health.space import Past, Volume
-from kit.health.waiting import Waiting
-from kit.operations import parts
-from notifications.console.standstill import Switch
-from notifications.gateways.gorush.console import indicators as gorush
-from notifications.gateways.gorush.console.indicators import GorushFacts
-from pushserver.indicators import judging, pages
-from pushserver.indicators.judging import Facts, Reached, Stored, judge
-from pushserver.indicators.kinds import server
-from pushserver.indicators.kinds.delivery import DeliveryFacts
-from pushserver.indicators.kinds.reports import ReportsFacts
-from pushserver.indicators.kinds.results import ResultFacts
-from pushserver.indicators.kinds.server import Queue
-from pushserver.indicators.kinds.traffic import Flow, TrafficFacts
-from pushserver.start.fitting import OTHER_FIELD_KEYS
-from waku_bridge.console import indicators as waku
-from waku_bridge.console.indicators import Failed, Store, WakuFacts
-from xmpp_bridge.console import indicators as xmpp
-from xmpp_bridge.console.indicators import XmppFacts
+from pushserver.console.checks.peers import Complaint, Peer
+from pushserver.console.gorush import indicators as gorush
+from pushserver.console.gorush.indicators import GorushFacts
+from pushserver.console.health import judging, pages
+from pushserver.console.health.canaries import CanaryFacts, RoundTrip
+from pushserver.console.health.filling import Filling
+from pushserver.console.health.indicators import Indicator, Kind, State, duration, is_ready, verdict, worst
+from pushserver.console.health.judging import Facts, Reached, Stored, judge
+from pushserver.console.health.kinds import server
+from pushserver.console.health.kinds.delivery import DeliveryFacts
+from pushserver.console.health.kinds.reports import ReportsFacts
+from pushserver.console.health.kinds.results import ResultFacts
+from pushserver.console.health.kinds.server import Queue
+from pushserver.console.health.kinds.traffic import Flow, TrafficFacts
+from pushserver.console.health.space import Past, Volume
+from pushserver.console.health.waiting import Waiting
+from pushserver.console.notifications.standstill import Switch
+from pushserver.console.parts import parts
+from pushserver.console.waku import indicators as waku
+from pushserver.console.waku.indicators import Failed, Store, WakuFacts
+from pushserver.console.xmpp import indicators as xmpp
+from pushserver.console.xmpp.indicators import XmppFacts
+from pushserver.fitting import OTHER_FIELD_KEYS
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RED, YELLOW, GREEN, GREY, OFF = State.RED, State.YELLOW, State.GREEN, State.GREY, State.OFF

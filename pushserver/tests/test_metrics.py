@@ -13,7 +13,7 @@ from embedded.servers.ports import free_port
 from kit.batches.models import StepMark
 from notifications.models import Notification
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.indicators import asking, stored
+from pushserver.console.health import asking, stored
 from pushserver.metrics import exposition, stock
 from pushserver.metrics.catalogue import stored_gauges
 from tests.rig.rows import make_channel, make_envelope, make_halt, make_notification

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.metrics import Gauge
 
 from embedded.supervisor.processes import PROJECT
-from pushserver.indicators.judging import all_kinds
+from pushserver.console.health.judging import all_kinds
 from pushserver.metrics.catalogue import entries, sources
 
 DOCS = PROJECT / "docs"

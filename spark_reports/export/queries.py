@@ -17,12 +17,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
 from kit.db.statements import table
-from kit.operations import parts
+from notifications.bridges import CANARY_INSTALLATIONS, CANARY_PSEUDONYMS
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
 from notifications.rules.policy import Verdict
 from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
-from registrations.console.labels import sql_platform, sql_with_topic
 from registrations.models import RegistrationEvent, Route
+from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS
@@ -97,15 +97,13 @@ def _there(row: str, hours: Hours) -> str:
 def _is_canary(notification: str) -> str:
     """Return the condition that a notification is one of a canary, also of a canary with a former key of the server."""
     own = ", ".join(f"'\\x{identity.key_hash.hex()}'::bytea" for identity in canary_identities())
-    others = [part.canary_installations for part in parts() if part.canary_installations]
     conditions = [f"{notification}.public_key_hash IN ({own})"]
-    return " OR ".join([*conditions, *(f"{notification}.installation_id IN ({each})" for each in others)])
+    return " OR ".join([*conditions, *(f"{notification}.installation_id IN ({each})" for each in CANARY_INSTALLATIONS)])
 
 
 def _is_no_canary(pseudonym: str) -> str:
     """Return the condition that a pseudonym is not one of a canary."""
-    canaries = [part.canary_pseudonyms for part in parts() if part.canary_pseudonyms]
-    return f"{pseudonym} NOT IN ({' UNION ALL '.join(canaries)})" if canaries else "TRUE"
+    return f"{pseudonym} NOT IN ({' UNION ALL '.join(CANARY_PSEUDONYMS)})" if CANARY_PSEUDONYMS else "TRUE"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:

@@ -30,6 +30,7 @@ from notifications.gateways.gorush.errors import seed_rules
 from notifications.models import RefusedRequest
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
+from pushserver.console.xmpp.operator_actions import command as xmpp_command
 from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import copying, sessions
@@ -61,7 +62,6 @@ from tests.rig.rows import (
     make_xmpp_canary_run,
 )
 from waku_bridge.identity import canary_identities
-from xmpp_bridge.console.operator_actions import command as xmpp_command
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))

@@ -14,16 +14,17 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 import spark_reports.management.commands
-from kit.health.indicators import Indicator
-from kit.health.indicators import State as IndicatorState
 from kit.processes.tasks import WORKER_STOP, TaskFailed
-from pushserver.indicators import asking
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health import asking
+from pushserver.console.health.indicators import Indicator
+from pushserver.console.health.indicators import State as IndicatorState
+from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.reports.mail import send_summary
+from pushserver.tasks import watch_reports
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
 from spark_reports.jobs.tables import SCHEMA_VERSION
 from spark_reports.lake import Manifest
-from spark_reports.mail import send_summary
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, on_demand
 from spark_reports.nights.closing import last_closed_day
@@ -163,7 +164,7 @@ def test_a_new_server_waits_for_its_first_night_and_shows_what_its_worker_lacks(
 
 def test_indicators_show_a_missing_night_and_that_one_lacks_history_after_its_lake_was_lost(admin_client):
     install(timezone.now() - timedelta(days=30))
-    tasks.watch_reports()
+    watch_reports()
     assert indicator("reports").state == IndicatorState.YELLOW
     SAVED.save(status(at(9)))
     assert "2026-11-20 are missing" in indicator("reports").sentence
@@ -334,20 +335,20 @@ def test_a_night_is_owed_until_it_is_mailed(settings):
     PublishedDay.objects.filter(day=owed.day).update(mailed_at=None)
     install(timezone.now() - timedelta(hours=1))
     with capture_logs() as logs:
-        tasks.watch_reports()
+        watch_reports()
     assert (mail.outbox, logs) == ([], [])  # there are no recipients, and nothing is missing
 
     settings.REPORT_RECIPIENTS = ["ann@example.org"]
     usual, settings.EMAIL_BACKEND = settings.EMAIL_BACKEND, "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_PORT = 1
     with capture_logs() as logs:
-        tasks.watch_reports()
+        watch_reports()
     assert [line["event"] for line in logs].count("night_not_mailed") == 1
     assert PublishedDay.objects.get(day=owed.day).mailed_at is None
 
     settings.EMAIL_BACKEND = usual
-    tasks.watch_reports()
-    tasks.watch_reports()
+    watch_reports()
+    watch_reports()
     assert [message.subject.partition(":")[0] for message in mail.outbox] == [f"Push server, {owed.day}"]
 
 

@@ -15,9 +15,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from spark_reports.console.formats import milliseconds, percent, wilson
-from spark_reports.console.panels import PAGES
-from spark_reports.console.tables import columns_of
+from pushserver.console.reports.formats import milliseconds, percent, wilson
+from pushserver.console.reports.panels import PAGES
+from pushserver.console.reports.tables import columns_of
 from spark_reports.models import PublishedDay, ReportRun
 from spark_reports.nights import status
 from spark_reports.running import parts

@@ -13,20 +13,20 @@ from django.conf import LazySettings
 from django.core.cache import cache
 from django.utils import timezone
 
-from kit.health.notices import Notice, NoticeCache
-from kit.health.peers import Complaint
-from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
-from pushserver.history import traffic
-from pushserver.indicators import asking, stored
-from pushserver.indicators.kinds import server
+from pushserver.console.canary.waku import canary
+from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
+from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
+from pushserver.console.checks.notices import Notice, NoticeCache
+from pushserver.console.checks.peers import Complaint
+from pushserver.console.health import asking, stored
+from pushserver.console.health.history import traffic
+from pushserver.console.health.kinds import server
+from pushserver.console.waku import indicators as waku
 from pushserver.models import Count, TrafficMinute
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.statements import a_batch_worker, a_bridge
-from waku_bridge.console import indicators as waku
-from waku_bridge.console.canary import canary
-from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
 from waku_bridge.reading.live import LAST_READ, LastRead
 
 NODES = ["http://reader:secret-of-node-1@node-01.example.org:8645", "http://node-02.example.org:8645"]
@@ -44,7 +44,7 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Yield the gorush of a healthy server, which a test may break."""
-    monkeypatch.setattr("pushserver.indicators.stored.KEPT_SECONDS", 0)
+    monkeypatch.setattr("pushserver.console.health.stored.KEPT_SECONDS", 0)
     forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]

@@ -13,7 +13,7 @@ from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
 from embedded.supervisor.processes import PROJECT
-from pushserver.console.dashboard import showing
+from pushserver.console.pages.overview import showing
 from pushserver.roles import seed_roles
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
 from tests.console.browsing import PASSWORD, SOON_MS, begin_session

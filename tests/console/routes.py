@@ -15,15 +15,15 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from kit.admin.operations import Operated, id_of
-from notifications.console.channels import OPERATIONS as CHANNEL_OPERATIONS
-from notifications.gateways.gorush.console.loading import load_seed
 from notifications.models import Channel, Notification, NotificationRequest
-from pushserver.api import tokens
-from pushserver.console.drain import OPERATIONS as DRAIN_OPERATIONS
+from pushserver import tokens
+from pushserver.console.gorush.loading import load_seed
+from pushserver.console.notifications.channels import OPERATIONS as CHANNEL_OPERATIONS
+from pushserver.console.pages.drain import OPERATIONS as DRAIN_OPERATIONS
+from pushserver.console.reports.panels import PAGES
+from pushserver.console.toolkit.operations import Operated, id_of
 from pushserver.models import AccessRecord, FailedLogin, Incident
 from registrations.models import Registration
-from spark_reports.console.panels import PAGES
 from spark_reports.nights.closing import last_closed_day
 from tests.rig import reports, rows
 from waku_bridge.inbox import faults

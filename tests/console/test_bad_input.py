@@ -11,7 +11,7 @@ from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.admin.facts import FactAdmin
+from pushserver.console.toolkit.facts import FactAdmin
 from tests.console.routes import MODELS, console_pages
 from tests.rig.budget import combinations, examples, first_everyday
 

@@ -19,12 +19,12 @@ from notifications.messages import Effect, NotificationType, PushLimit
 from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts
 from notifications.queues.capacity import Admission
+from pushserver.console.waku.erasure import forget
 from tests.console.reading import allowed_to, words_of
 from tests.rig.conversation import CLIENT, CONTACT, TOKEN, push, put, registration, request, say
 from tests.rig.delivering import Process
 from tests.rig.rows import end_open
 from waku_bridge.codec.keys import Identity
-from waku_bridge.console.erasure import forget
 from xmpp_bridge.limits import DeviceLimit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]

@@ -22,28 +22,28 @@ from django.utils import timezone
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
-from kit.admin.times import exact
 from kit.db.sessions import Timeouts
-from kit.health.indicators import VALUES, Indicator, Page, State, without_hosts
-from kit.health.peers import Complaint
-from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.queues import halts
 from pushserver.api.tests.test_api import caller
 from pushserver.celery import HEARTBEAT_KEY
-from pushserver.console.dashboard.showing import url_of
-from pushserver.history.traffic import minutes
-from pushserver.indicators import pages, stored
-from pushserver.indicators.judging import all_kinds
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.canary.waku import canary
+from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
+from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
+from pushserver.console.checks.peers import Complaint
+from pushserver.console.health import pages, stored
+from pushserver.console.health.history.traffic import minutes
+from pushserver.console.health.indicators import VALUES, Indicator, Page, State, without_hosts
+from pushserver.console.health.judging import all_kinds
+from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.pages.overview.showing import url_of
+from pushserver.console.toolkit.times import exact
+from pushserver.console.waku import part
+from pushserver.console.waku.indicators import WakuFacts, many_lost_replies
 from pushserver.models import ApiToken, Count, TrafficMinute
 from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of
 from tests.rig import reports, rows
-from waku_bridge.console import part
-from waku_bridge.console.canary import canary
-from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.console.indicators import WakuFacts, many_lost_replies
 from waku_bridge.models import EndedReply
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component import END as COMPONENT_END

@@ -11,9 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from notifications.console.admin import request_timeline_url
 from notifications.models import AnsweredRequest
-from pushserver.console.support.find import hits_for
+from pushserver.console.notifications.admin import request_timeline_url
+from pushserver.console.pages.find import hits_for
 from pushserver.models import AccessRecord
 from tests.console.reading import HEROINE, PUBLIC_KEY, USER_PAGE, allowed_to, end_of, find
 from tests.rig import rows

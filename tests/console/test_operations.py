@@ -17,12 +17,12 @@ from django.db.models import Model
 from django.test import Client
 from django.utils import timezone
 
-from kit.admin.operations import id_of
-from notifications.console import operator_actions
-from notifications.console.halted import RUNNING, with_halts
 from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
-from pushserver.api import tokens
+from pushserver import tokens
+from pushserver.console.notifications import operator_actions
+from pushserver.console.notifications.halted import RUNNING, with_halts
+from pushserver.console.toolkit.operations import id_of
 from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun

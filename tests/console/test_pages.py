@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from kit.admin.facts import FactAdmin
+from pushserver.console.toolkit.facts import FactAdmin
 from registrations.models import Registration
 from tests.console.reading import queries_of
 from tests.console.routes import make_one_of_each_fact

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from kit.admin.operations import id_of
 from notifications.gateways.gorush.models import current_rules
 from notifications.models import Attempt, Notification, NotificationRequest
-from pushserver.api import tokens
+from pushserver import tokens
+from pushserver.console.toolkit.operations import id_of
 from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests.console.reading import queries_of

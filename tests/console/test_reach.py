@@ -14,16 +14,16 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from kit.admin.changes import changes_of
-from kit.admin.operations import id_of
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Channel, Halt, Notification
 from notifications.rules.policy import Verdict, Wish
-from pushserver.console import labels
-from pushserver.console.accounts.accounts import WORDS
-from pushserver.console.drain import DRAIN_ID
-from pushserver.console.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
-from pushserver.console.support.story import staff_actions
+from pushserver.console.pages import labels
+from pushserver.console.pages.accounts.accounts import WORDS
+from pushserver.console.pages.drain import DRAIN_ID
+from pushserver.console.pages.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
+from pushserver.console.pages.story import staff_actions
+from pushserver.console.toolkit.changes import changes_of
+from pushserver.console.toolkit.operations import id_of
 from pushserver.models import ApiToken
 from registrations.models import Registration, Route
 from tests.console.reading import HEROINE, USER_PAGE, staff, words_of

@@ -16,8 +16,6 @@ from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.tracing import trace_of
-from notifications.console.admin import request_timeline_url
-from notifications.gateways.gorush.console.loading import load_seed
 from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
 from notifications.gateways.gorush.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
@@ -33,7 +31,9 @@ from notifications.models import (
 from notifications.queues import halts
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided, pack
-from pushserver.console import labels
+from pushserver.console.gorush.loading import load_seed
+from pushserver.console.notifications.admin import request_timeline_url
+from pushserver.console.pages import labels
 from registrations.messages import TokenType
 from registrations.models import Registration, Route
 from tests.console.reading import HEROINE, staff, words_of

@@ -8,10 +8,10 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from kit.db.reasons import UNAVAILABLE
-from kit.health.indicators import State
-from pushserver.console.frame import without_database
-from pushserver.console.frame.without_database import DatabaseWatch
-from pushserver.indicators.asking import Database
+from pushserver.console.health.asking import Database
+from pushserver.console.health.indicators import State
+from pushserver.console.pages.frame import without_database
+from pushserver.console.pages.frame.without_database import DatabaseWatch
 from pushserver.models import Incident
 
 pytestmark = pytest.mark.django_db

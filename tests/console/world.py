@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from kit.health.notices import Notice
-from kit.health.peers import Complaint
 from notifications.acceptance.limits import Beyond, count_beyond
-from notifications.gateways.gorush.console.config_check import NOTICES as GORUSH_NOTICES
 from notifications.messages import Effect, PushLimit
 from notifications.models import EndedAttempt, Notification
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided
+from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
+from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
+from pushserver.console.checks.notices import Notice
+from pushserver.console.checks.peers import Complaint
+from pushserver.console.waku.models import CanaryRun
 from pushserver.roles import seed_roles
 from registrations.models import Registration
 from spark_reports.models import PublishedDay
@@ -20,8 +22,6 @@ from spark_reports.nights.closing import last_closed_day
 from tests.console.reading import HEROINE
 from tests.console.routes import make_one_of_everything
 from tests.rig import reports, rows
-from waku_bridge.console.config_check import NOTICES as NODE_NOTICES
-from waku_bridge.console.models import CanaryRun
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from xmpp_bridge.models import Device
 

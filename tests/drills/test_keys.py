@@ -24,6 +24,9 @@ from django.utils import timezone
 from notifications.messages import Answer, Outcome
 from notifications.models import NotificationRequest
 from notifications.queues.breakers import disable_dead
+from pushserver.console.canary import xmpp as xmpp_canary
+from pushserver.console.canary.waku.links import _next_server
+from pushserver.console.waku.models import CanaryRun
 from registrations.encryption import keyring
 from registrations.models import Grant, Route
 from spark_reports.export.days import export_day
@@ -49,8 +52,6 @@ from tests.rig.rows import delete_all, firebase_token
 from waku_bridge import identity
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.keys import Identity, chat_key, sign_grant, verify_grant
-from waku_bridge.console.canary.links import _next_server
-from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import (
     Decoded,
     PushResponse,
@@ -63,7 +64,6 @@ from waku_bridge.models import OutboundReply
 from waku_bridge.outbound.outbox import record, reply_to, return_address
 from waku_bridge.outbound.sending import LEASE
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.console import canary as xmpp_canary
 from xmpp_bridge.devices import find_ended, write_ends
 from xmpp_bridge.identity import client_keys
 from xmpp_bridge.limits import Rates

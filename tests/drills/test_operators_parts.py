@@ -36,7 +36,7 @@ ALERTED = PROJECT / "docs/monitoring/alerts.test.yml"
 # A broker and cache that does not do what workers do there is named by the first; a worker answers the second.
 QUESTIONS = """
 from pushserver.celery import app
-from pushserver.indicators.asking import ask_broker
+from pushserver.console.health.asking import ask_broker
 print(repr(ask_broker()), [*app.control.ping(timeout=5)[0].values()])
 """
 

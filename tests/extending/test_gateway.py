@@ -10,11 +10,11 @@ from django.conf import LazySettings
 from django.test import Client
 from django.utils import timezone
 
-from kit import operations
 from kit.db.statements import fetch
 from notifications.gateways import registry
 from notifications.models import Attempt
-from pushserver.history import traffic
+from pushserver.console import parts as operations
+from pushserver.console.health.history import traffic
 from pushserver.models import Count
 from registrations import registering, token_types
 from registrations.messages import RegistrationMessage

@@ -24,9 +24,9 @@ import django; django.setup()
 from django.conf import settings
 from django.core.cache import cache
 from kit.http import lasting_connections, submit
-from notifications.gateways.gorush.console.part import GorushOperations
+from pushserver.console.gorush.part import GorushOperations
 from pushserver.celery import app
-from pushserver.indicators.asking import ask_broker
+from pushserver.console.health.asking import ask_broker
 from pushserver.metrics.stock import _ask_broker
 
 def takes(work):

@@ -17,11 +17,11 @@ from django.core.management import CommandError, call_command
 from embedded.demo.people import make_people
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
+from pushserver.management.commands.client import UNREMARKABLE, words
 from tests.rig.network import Network
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, wait_until
 from waku_bridge.client.events import Accepted, Event, Ignored, LookedUp, Reason, Refused
-from waku_bridge.console.management.commands.client import UNREMARKABLE, words
 
 BOBS_PHONE = firebase_token("bobs-own-phone")
 

@@ -17,12 +17,12 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from kit.health.indicators import Indicator, State
 from kit.http import Connections, submit
 from notifications.delivery import steps
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.models import Halt, Notification
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health.indicators import Indicator, State
+from pushserver.console.health.snapshot import take_snapshot
 from registrations.messages import TokenType
 from tests.rig.conversation import anybody, push, registration, say
 from tests.rig.conversation import request as push_request

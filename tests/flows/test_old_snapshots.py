@@ -15,7 +15,7 @@ from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
 from notifications.queues import capacity, queues
-from pushserver.indicators.stored import gauges
+from pushserver.console.health.stored import gauges
 from tests.rig import rows
 from tests.rig.delivering import Process, make_due
 from tests.rig.statements import other_session

@@ -18,15 +18,15 @@ import yaml
 from embedded.gorush.outcomes import APPLE_URL
 from embedded.gorush.server import CONFIG
 from embedded.servers.ports import free_port
-from notifications.gateways.gorush.console.config_check.readings import (
+from notifications.gateways.gorush.push_api import device_token
+from notifications.messages import Outcome
+from pushserver.console.checks.gorush.readings import (
     Reading,
     read_config,
     read_counters,
     read_version,
 )
-from notifications.gateways.gorush.console.config_check.rules import Expectations, complaints
-from notifications.gateways.gorush.push_api import device_token
-from notifications.messages import Outcome
+from pushserver.console.checks.gorush.rules import Expectations, complaints
 from registrations.messages import TokenType
 from tests.rig.peers import Server, Servers, new_push, send
 from tests.rig.server import wait_until

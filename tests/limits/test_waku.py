@@ -20,12 +20,12 @@ from kit.batches.worker import Worker
 from kit.buckets.bucket import Limit
 from kit.buckets.shared import Share, SharedBuckets, own_buckets
 from kit.expiry.models import MassExpiry
-from kit.health.indicators import State
 from notifications import tasks
 from notifications.messages import NotificationType, Outcome, ReportError, Result
 from notifications.models import Notification
 from notifications.queues.capacity import Admission, own_admission
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health.indicators import State
+from pushserver.console.health.snapshot import take_snapshot
 from registrations import quotas
 from registrations.messages import TokenType
 from registrations.models import Registration, Route

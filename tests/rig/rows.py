@@ -50,10 +50,11 @@ from notifications.models import (
 from notifications.queues import queues
 from notifications.queues.ending import ending
 from notifications.rules.reports import MISSING, TRIED, Decided, pack, pack_names
+from pushserver.console.waku.models import CanaryRun
+from pushserver.console.xmpp.models import CanaryRun as XmppCanaryRun
 from registrations.encryption import Purpose, keyring
 from registrations.messages import TokenType, identity_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from waku_bridge.console.models import CanaryRun
 from waku_bridge.messages import MessageType
 from waku_bridge.models import (
     CanaryEnvelope,
@@ -66,7 +67,6 @@ from waku_bridge.models import (
     OutboundReply,
     StoreWatermark,
 )
-from xmpp_bridge.console.models import CanaryRun as XmppCanaryRun
 from xmpp_bridge.models import App, Device
 
 M = TypeVar("M", bound=Model)

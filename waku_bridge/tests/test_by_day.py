@@ -14,12 +14,12 @@ from django.db import connection, transaction
 from kit.db.connections import connection_parameters
 from kit.db.partitions import day_of, with_days
 from kit.db.statements import fetch
+from pushserver.console.waku import operator_actions
 from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.rig.delivering import Process
 from tests.rig.statements import at_once, beside, generic_plan
 from waku_bridge import removal
-from waku_bridge.console import operator_actions
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply

@@ -17,14 +17,14 @@ from notifications.models import (
     OpenRequest,
     RequestDigest,
 )
+from pushserver.console.canary.waku.traces import mark, remove_traces
+from pushserver.console.waku.erasure import find_traces, forget
 from registrations.encryption import Purpose, keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
 from tests.rig.rows import firebase_token
 from tests.rig.statements import beside
 from waku_bridge.codec import topics
-from waku_bridge.console.canary.traces import mark, remove_traces
-from waku_bridge.console.erasure import find_traces, forget
 from waku_bridge.identity import canary_identity
 from waku_bridge.models import DeadLetter, InboundEnvelope, OpenEnvelope, OutboundReply
 from waku_bridge.tests.test_query_topics import Listening

@@ -8,9 +8,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from kit.db.partitions import MADE_AHEAD, day_of
-from kit.health.indicators import State
 from notifications.models import Notification
-from pushserver.indicators.snapshot import take_snapshot
+from pushserver.console.health.indicators import State
+from pushserver.console.health.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
 from waku_bridge import query_topics, removal

@@ -8,13 +8,13 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from notifications.console import operator_actions as of_routes
 from notifications.queues import breakers
+from pushserver.console.notifications import operator_actions as of_routes
+from pushserver.console.xmpp import operator_actions
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
 from tests.rig import rows
 from xmpp_bridge import devices
-from xmpp_bridge.console import operator_actions
 from xmpp_bridge.models import App, Device
 from xmpp_bridge.tests.talking import APN_TOKEN, FCM_TOKEN, T0, Service, make_app, push2
 

@@ -19,12 +19,12 @@ from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification
 from notifications.rules.policy import MIN_DEAD_TOKENS
+from pushserver.console.xmpp import operator_actions
 from registrations.models import Route
 from tests.rig.collector import attributes, collected
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from xmpp_bridge import devices
 from xmpp_bridge.codec.elements import parse
-from xmpp_bridge.console import operator_actions
 from xmpp_bridge.devices import find_ended
 from xmpp_bridge.models import Device
 from xmpp_bridge.tests.talking import (

@@ -13,12 +13,12 @@ from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
 from notifications.models import BeyondLimit, Notification, OpenNotification
+from pushserver.console.xmpp.part import XmppOperations
 from registrations.models import Route
 from tests.rig.rows import end_open
 from tests.rig.statements import statements
 from xmpp_bridge.codec.elements import parse
 from xmpp_bridge.codec.stanzas import decode
-from xmpp_bridge.console.part import XmppOperations
 from xmpp_bridge.inbound import MAX_CONTENT_BYTES, Item, _key
 from xmpp_bridge.limits import DeviceLimit, Rates
 from xmpp_bridge.messages import NOBODY, PushNotification

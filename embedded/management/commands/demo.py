@@ -11,7 +11,7 @@ from embedded.demo.people import shown
 from embedded.management.commands import up
 from embedded.stack.plan import Plan, manage
 from embedded.supervisor.processes import StopOrder
-from pushserver.start.demonstration import Person
+from pushserver.demonstration import Person
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 XMPP_PEOPLE = (

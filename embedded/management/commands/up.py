@@ -12,7 +12,7 @@ from embedded.stack.parts import addresses_of, parts_of
 from embedded.stack.plan import Plan, database, services, web
 from embedded.stack.running import only_one, run
 from embedded.supervisor.output import MergedLog
-from kit.health.exposition import clear
+from kit.exposition import clear
 from kit.processes import StartError
 from pushserver.config.data_dir import refuse_a_full_disk, usable
 

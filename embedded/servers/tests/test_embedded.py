@@ -21,7 +21,7 @@ from embedded.servers.postgres import SETTINGS, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.stack.running import fetch
 from kit.processes import StartError
-from pushserver.indicators.asking import ask_database
+from pushserver.console.health.asking import ask_database
 from tests.rig.server import running
 
 FAST = {"fsync": "off", "shared_buffers": "16MB"}

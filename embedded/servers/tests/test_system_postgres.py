@@ -24,7 +24,7 @@ from kit.db.reasons import POOLED
 from kit.db.sessions import EVERY_SESSION
 from kit.processes import StartError, leader
 from kit.processes.starting import wait_until_fit
-from pushserver.indicators.asking import ask_database
+from pushserver.console.health.asking import ask_database
 from tests.rig.folders import open_folder
 from tests.rig.logs import capture_logs
 from tests.rig.postgres import UNSYNCED, Cluster

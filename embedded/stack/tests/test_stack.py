@@ -24,7 +24,7 @@ from embedded.stack.running import only_one
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from notifications.gateways.gorush.models import GatewayErrorRule
 from pushserver.celery import app
-from pushserver.start.release import known_migrations
+from pushserver.release import known_migrations
 
 
 def plan(*, has_xmpp: bool = False) -> dict[str, ProcessSpec]:

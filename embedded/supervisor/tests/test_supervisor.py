@@ -24,7 +24,7 @@ from embedded.supervisor.guard import Guard
 from embedded.supervisor.output import Lines, MergedLog
 from embedded.supervisor.processes import PROJECT, ProcessSpec, StopOrder
 from embedded.supervisor.supervisor import Supervisor, failures_in_a_row, restart_delay_seconds
-from kit.health.exposition import Counted
+from kit.exposition import Counted
 from kit.processes import StartError
 from tests.rig.server import is_alive, wait_until
 

@@ -10,13 +10,13 @@ from django.utils import timezone
 
 from kit.db.sessions import BATCH_WORKER, set_all
 from kit.db.statements import fetch
-from notifications.console import standstill
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
 from notifications.queues.capacity import ConcurrencyLimits
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
+from pushserver.console.notifications import standstill
 from registrations.models import Route
 from tests.rig.delivering import (
     APP,

@@ -22,14 +22,14 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
 from kit.buckets.shared import SharedBuckets
-from pushserver.api import tokens
+from pushserver import tokens
 from pushserver.api.answers import number_of
+from pushserver.console.waku.models import CanaryRun
 from pushserver.models import AccessRecord, ApiToken
 from spark_reports.models import PublishedDay
 from tests.limits.page import limit
 from tests.rig import reports, rows
 from tests.rig.rows import make_staff
-from waku_bridge.console.models import CanaryRun
 
 pytestmark = pytest.mark.django_db
 V1 = "/api/v1"
@@ -50,7 +50,7 @@ Api = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _nobody_called_yet(monkeypatch):
     cache.clear()
-    monkeypatch.setattr("kit.api.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 def caller(*scopes: str, **details: Any) -> Api:
@@ -205,7 +205,7 @@ def test_an_endpoint_that_reads_accepts_no_other_method(api):
 def test_too_many_calls_are_refused(settings, monkeypatch):
     """Many IPv6 addresses of one network share one limit of wrong tokens."""
     settings.API_CALLS_PER_MINUTE = 2
-    monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 2)
+    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ANONYMOUS_PER_MINUTE", 2)
     one, other = caller(), caller()
 
     assert [one("channels/").status_code for _ in range(3)] == [200, 200, 429]

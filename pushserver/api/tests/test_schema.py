@@ -11,7 +11,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import negative_data_rejection, positive_data_acceptance
 
-from pushserver.api import tokens
+from pushserver import tokens
 from pushserver.models import ApiToken
 from pushserver.wsgi import application
 from tests.rig import rows
@@ -32,8 +32,8 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("django.conf.settings.XMPP_COMPONENT_JID", "push.example.org")
     rows.make_xmpp_app(slug="chat")
     monkeypatch.setattr("django.conf.settings.API_CALLS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("kit.api.throttling.ANONYMOUS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("kit.api.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
     rows.make_attempt(rows.make_notification())
     rows.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from pushserver.api import tokens
+from pushserver import tokens
 from pushserver.models import ApiToken
 
 

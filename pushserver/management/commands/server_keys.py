@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from kit.operations import KeyUse, parts
+from pushserver.console.parts import KeyUse, parts
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.identity import server_identities, server_identity
 

@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 
 from kit.db.base import TooOldError
-from pushserver.start.fitting import schema, untried_version
-from pushserver.start.release import version
+from pushserver.fitting import schema, untried_version
+from pushserver.release import version
 
 
 class Command(BaseCommand):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from coincurve import PrivateKey
 
+from pushserver.console.waku.chat_keys import parse_chat_key
 from registrations.messages import is_uuid
 from waku_bridge.client import access_tokens
 from waku_bridge.codec import bodies, envelope, sealing, topics
@@ -24,7 +25,6 @@ from waku_bridge.codec.keys import (
     verify_grant,
 )
 from waku_bridge.codec.tests.examples import CLIENT, SERVER, TOPIC_KEY, fixed
-from waku_bridge.console.chat_keys import parse_chat_key
 from waku_bridge.messages import MessageType, Registration, WakuMessage
 
 REFERENCE = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "vectors.json").read_text(), object_hook=dict)

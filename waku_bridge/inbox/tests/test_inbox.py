@@ -12,13 +12,13 @@ import redis
 from kombu.exceptions import OperationalError
 
 from pushserver.celery import app
+from pushserver.console.waku import tasks as console_tasks
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
 from tests.rig.delivering import Process
 from tests.rig.logs import capture_logs
 from waku_bridge import tasks
 from waku_bridge.codec import topics
-from waku_bridge.console import tasks as console_tasks
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from kit.display import host_of
-from kit.health.exposition import serve
+from kit.exposition import serve
 from kit.http import Connections
 from kit.processes import announce_ready
 from kit.processes.leader import WAKU_BRIDGE, Leader, Term

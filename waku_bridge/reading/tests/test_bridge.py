@@ -19,14 +19,14 @@ from django.utils import timezone
 
 from kit.batches.batch import CHANNEL
 from kit.db.connections import connection_parameters
-from kit.health.indicators import State
-from kit.health.notices import Notice
 from kit.processes.leader import WAKU_BRIDGE, holders
+from pushserver.console.checks.nodes import NOTICES
+from pushserver.console.checks.notices import Notice
+from pushserver.console.health.indicators import State
 from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT
 from tests.rig.databases import notices
 from tests.rig.rows import make_watermark
-from waku_bridge.console.config_check import NOTICES
 from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.management.commands.run_waku_bridge import Bridge
 from waku_bridge.models import InboundEnvelope

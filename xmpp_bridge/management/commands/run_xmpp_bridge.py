@@ -13,7 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 
-from kit.health.exposition import serve
+from kit.exposition import serve
 from kit.processes import announce_ready
 from kit.processes.leader import Leader, key_of
 from kit.processes.starting import wait_until_fit

@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from notifications.gateways.gorush.console.loading import load_seed
 from notifications.gateways.gorush.models import GatewayErrorRule
+from pushserver.console.gorush.loading import load_seed
 from tests.rig import rows
 
 pytestmark = pytest.mark.django_db

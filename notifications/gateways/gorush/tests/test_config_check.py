@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
 from kit.http import MAX_CONNECTIONS
-from notifications.gateways.gorush.console.config_check import NOTICES, rules
-from notifications.gateways.gorush.console.config_check.checking import check_all
-from notifications.gateways.gorush.console.config_check.readings import (
+from notifications.messages import Outcome
+from pushserver.console.checks.gorush import NOTICES, rules
+from pushserver.console.checks.gorush.checking import check_all
+from pushserver.console.checks.gorush.readings import (
     Config,
     Reading,
     read_config,
     read_counters,
     read_version,
 )
-from notifications.gateways.gorush.console.config_check.rules import ESSENTIAL, Expectations, complaints
-from notifications.gateways.gorush.console.feedback import SECRET_HEADER
-from notifications.messages import Outcome
+from pushserver.console.checks.gorush.rules import ESSENTIAL, Expectations, complaints
+from pushserver.console.gorush.feedback import SECRET_HEADER
 from registrations.messages import TokenType
 from tests.rig import rows
 from tests.rig.logs import capture_logs

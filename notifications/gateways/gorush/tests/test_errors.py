@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.gateways.gorush import errors
-from notifications.gateways.gorush.console.advice import ADVICE, FOREIGN, GORUSH, ONLY_WAIT, SLOW, STOPPED, advice, page
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, Match, parse, seed_rules, shipped_rules
 from notifications.gateways.gorush.models import GatewayErrorRule
 from notifications.gateways.gorush.push_api import read_response
 from notifications.gateways.gorush.tests import test_request
 from notifications.messages import Outcome
+from pushserver.console.gorush.advice import ADVICE, FOREIGN, GORUSH, ONLY_WAIT, SLOW, STOPPED, advice, page
 
 IOS, ANDROID = 1, 2
 ENTRY = "{platform: ios, match: exact, text: Gone, class: DEAD, code: gone}"

@@ -14,9 +14,9 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifications.gateways.gorush.console.feedback import read_failure
 from notifications.messages import Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
+from pushserver.console.gorush.feedback import read_failure
 from registrations.messages import TokenType
 from registrations.models import Route
 from tests.rig.delivering import claimed, make_due, record

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notifications.gateways.gorush import push_api
-from notifications.gateways.gorush.console.admin import longest_literal
 from notifications.gateways.gorush.errors import (
     MAX_ERROR_LENGTH,
     MAX_SIGNATURE_LENGTH,
@@ -21,6 +20,7 @@ from notifications.gateways.gorush.errors import (
 )
 from notifications.gateways.gorush.tests.test_request import APPLE, FIREBASE
 from notifications.messages import Outcome, Result
+from pushserver.console.gorush.admin import longest_literal
 
 OK = b'{"success":"ok","counts":1,"logs":[]}'
 

@@ -10,7 +10,6 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from notifications.gateways.gorush import models
-from notifications.gateways.gorush.console.loading import Loaded, load_seed
 from notifications.gateways.gorush.errors import ErrorRule, classify, seed_rules, shipped_rules
 from notifications.gateways.gorush.models import (
     REFRESH_SECONDS,
@@ -21,6 +20,7 @@ from notifications.gateways.gorush.models import (
     load_rules,
 )
 from notifications.messages import Outcome
+from pushserver.console.gorush.loading import Loaded, load_seed
 from tests.rig.logs import capture_logs
 from tests.rig.statements import at_once, statements
 

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from kit import operations
+from pushserver.console import parts as operations
 
 
 class WebPushConsoleConfig(AppConfig):

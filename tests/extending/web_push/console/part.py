@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from kit.health.indicators import Group, Indicator, Kind, State
-from kit.operations import Evidence, ListPage, Operations
 from notifications.models import Attempt
+from pushserver.console.health.indicators import Group, Indicator, Kind, State
+from pushserver.console.parts import Evidence, ListPage, Operations
 from tests.extending.web_push.gateway import NAME
 
 GONE = Kind("web-push", Group.OUT, "Browsers", "PushServerPushesFail")

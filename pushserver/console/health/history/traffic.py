@@ -1,0 +1,168 @@
+"""Counts of the last minutes, so that pages read a few small rows and no large table.
+
+A push counts in the minute in which its result was known, and the wait for a first push in the minute in which its POST
+began. A minute is counted after its end, and once more when no push that began in it can still be in flight. Missed
+minutes are counted later, the newest first.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from kit.db.partitions import day_of, with_days
+from kit.db.statements import table
+from notifications.messages import Outcome
+from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
+from pushserver.console.parts import parts
+from pushserver.models import Count, TrafficMinute
+from registrations import token_types
+from registrations.token_types import sql_case, sql_with_topic
+
+Figure = Count.Figure
+OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS)
+MINUTE = timedelta(minutes=1)
+SHOWN = timedelta(hours=1)
+# The same hour of yesterday is shown beside the last one.
+DAY = timedelta(days=1)
+KEPT = DAY + SHOWN + timedelta(minutes=10)
+# A push that has no result when its lease ends is taken over.
+SETTLED_AFTER = timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)
+# Only the claim of an attempt is in an index. What began or ended in a minute was claimed this long before it at most.
+CLAIMED_BEFORE = 2 * SETTLED_AFTER
+CLAIMED = "attempt.started_at >= %(claimed)s AND attempt.started_at < %(end)s"
+
+COUNT_TRAFFIC = f"""
+    WITH refused AS (
+        SELECT bridge FROM {table(RefusedRequest)} WHERE received_at >= %(begin)s AND received_at < %(end)s
+    ), requests AS (
+        SELECT bridge, count(*) AS number FROM (
+            SELECT bridge FROM notifications_notificationrequest
+            WHERE received_at >= %(begin)s AND received_at < %(end)s AND ended_on >= %(since)s
+            UNION ALL SELECT bridge FROM refused
+        ) AS each GROUP BY bridge
+    ), replies AS ({{replies}}
+        UNION ALL SELECT bridge, NULL FROM refused  -- a reply that is confirmed leaves no row
+    ), by_bridge AS (
+        INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+        SELECT '{Figure.REQUESTS}', %(begin)s, bridge, '', '', number FROM requests
+        UNION ALL SELECT '{Figure.REPLIES}', %(begin)s, bridge, '', '', count(*) FROM replies GROUP BY bridge
+        ON CONFLICT (figure, begin_at, subject, outcome, code) DO UPDATE SET count = excluded.count
+    )
+    INSERT INTO pushserver_trafficminute
+        (begin_at, counted_at, request_count, reply_count,
+         dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
+    SELECT %(begin)s, %(now)s, (SELECT coalesce(sum(number), 0) FROM requests), sent.number,
+        round(dispatch.ms[1]), round(dispatch.ms[2]), round(sent.ms[1]), round(sent.ms[2])
+    FROM (
+        SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY waited_ms) AS ms
+        FROM {table(EndedAttempt)} AS attempt
+        WHERE {CLAIMED} AND began_at >= %(begin)s AND began_at < %(end)s AND waited_ms IS NOT NULL
+    ) AS dispatch, (
+        SELECT count(*) AS number,
+            percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ms) FILTER (WHERE ms IS NOT NULL) AS ms
+        FROM replies
+    ) AS sent
+    ON CONFLICT (begin_at) DO UPDATE SET
+        (counted_at, request_count, reply_count, dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
+        (excluded.counted_at, excluded.request_count, excluded.reply_count,
+         excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
+"""
+NO_REPLIES = "SELECT '' AS bridge, 0.0 AS ms WHERE FALSE"
+COUNT_ATTEMPTS = f"""
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.ATTEMPTS}', %(begin)s,
+        {{name}} || CASE WHEN attempt.token_type IN {{with_topic}}
+            THEN ' ' || coalesce(channel.app_topic, 'of apps that nothing was delivered to') ELSE '' END,
+        outcome, code, count(*)
+    FROM {table(EndedAttempt)} AS attempt
+    LEFT JOIN {table(Channel)} AS channel ON attempt.token_type IN {{with_topic}}
+        AND channel.token_type = attempt.token_type AND channel.app_topic = attempt.app_topic
+    WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome IS NOT NULL
+    GROUP BY 3, outcome, code
+"""
+COUNT_ENDS = f"""
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.ENDS}', %(begin)s, '', state, '', count(*) FROM notifications_notification
+    WHERE finished_at >= %(begin)s AND finished_at < %(end)s AND ended_on = %(day)s
+        AND state IN ('{Notification.State.DEAD_TOKEN}', '{Notification.State.UNDELIVERABLE}',
+            '{Notification.State.UNCONFIRMED}', '{Notification.State.EXPIRED}', '{Notification.State.WITHDRAWN}',
+            '{Notification.State.COALESCED}')
+    GROUP BY state
+    UNION ALL
+    SELECT '{Figure.ENDS}', %(begin)s, '', '{Notification.State.DELIVERED}', '', count(*)
+    FROM {table(EndedAttempt)} AS attempt
+    WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
+        HAVING count(*) > 0
+"""
+
+
+def count_owed(*, now: datetime) -> Iterator[int]:
+    """Count each minute that is owed, and yield 1 for each. Then delete minutes older than KEPT."""
+    for begin_at in _owed(now):
+        count(begin_at, now=now)
+        yield 1
+    for counts in (TrafficMinute.objects, Count.objects.filter(figure__in=OF_MINUTES)):
+        counts.filter(begin_at__lt=now - KEPT).delete()
+
+
+@transaction.atomic
+def count(begin_at: datetime, *, now: datetime) -> None:
+    """Count one whole minute.
+
+    Counting again replaces the figures. The row of the minute makes concurrent counts wait for each other.
+    """
+    # The partition that is read. Nothing of the minute ended before it, unless the clock was set back.
+    day = day_of(begin_at)
+    times = {"begin": begin_at, "end": begin_at + MINUTE, "claimed": begin_at - CLAIMED_BEFORE, "now": now}
+    values = {**times, "day": day, "since": day - DAY}
+    with connection.cursor() as cursor:
+        cursor.execute(with_days(_count_traffic(), begin_at), values)
+        # The outcome of an attempt may have changed, by a late answer after the loss of its worker.
+        Count.objects.filter(figure__in=(Figure.ATTEMPTS, Figure.ENDS), begin_at=begin_at).delete()
+        cursor.execute(_count_attempts(), values)
+        cursor.execute(COUNT_ENDS, values)
+
+
+def _count_traffic() -> str:
+    """Return the statement with the replies of all bridges."""
+    sent = [f"SELECT '{part.name}' AS bridge, ms FROM ({part.replies}) AS sent" for part in parts() if part.replies]
+    return COUNT_TRAFFIC.replace("{replies}", " UNION ALL ".join(sent) or NO_REPLIES)
+
+
+def _count_attempts() -> str:
+    """Return the statement with the names of the token types."""
+    name = sql_case("attempt.token_type", token_types.choices(), "other")
+    return COUNT_ATTEMPTS.replace("{name}", name).replace("{with_topic}", sql_with_topic())
+
+
+def minutes(now: datetime) -> list[datetime]:
+    """Return the beginnings of the last sixty complete minutes, oldest first."""
+    end = now.replace(second=0, microsecond=0)
+    return [end - number * MINUTE for number in range(SHOWN // MINUTE, 0, -1)]
+
+
+def _owed(now: datetime) -> list[datetime]:
+    """Return the minutes that are not counted yet, or have to be counted again, newest first."""
+    born_at = _born_at(now)
+    shown = [begin_at for begin_at in minutes(now) if begin_at + MINUTE > born_at]
+    if not shown:
+        return []
+    counted = TrafficMinute.objects.filter(begin_at__gte=shown[0]).values_list("begin_at", "counted_at")
+    counted_at = dict(counted)
+    return [begin_at for begin_at in reversed(shown) if _is_owed(begin_at, counted_at.get(begin_at), now)]
+
+
+def _born_at(now: datetime) -> datetime:
+    """Return the time of the first request or count. Minutes before it are unknown, and not zero."""
+    counted = TrafficMinute.objects.order_by("begin_at").values_list("begin_at", flat=True).first()
+    if counted and counted <= now - SHOWN:
+        return counted  # without a read of requests, which an old snapshot can make slow
+    asked = NotificationRequest.objects.order_by("received_at").values_list("received_at", flat=True).first()
+    return min(counted or now - MINUTE, asked or now - MINUTE)
+
+
+def _is_owed(begin_at: datetime, counted_at: datetime | None, now: datetime) -> bool:
+    settled_at = begin_at + MINUTE + SETTLED_AFTER
+    return counted_at is None or counted_at < settled_at <= now

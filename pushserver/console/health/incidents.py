@@ -1,0 +1,137 @@
+"""Incidents of the last thirty days: periods in which an indicator was not green.
+
+Every snapshot updates them: those of the watch, dashboards, the API and `/metrics`. These snapshots interleave, and an
+indicator may flap. So two periods go on after a pause shorter than WELL_AFTER: the incident, and its time in red.
+Alerts and acknowledgements belong to the incident, whatever its colours were.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+
+from kit.db.statements import fetch
+from pushserver.console.health.indicators import Indicator, State, dated
+from pushserver.models import Alert, Incident
+
+# An indicator has recovered after it was green for this time.
+WELL_AFTER = timedelta(minutes=1)
+_IS_END_SENT = Exists(Alert.objects.filter(incident=OuterRef("pk"), event=Alert.Event.ENDED))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The newest incident of each indicator that goes on, or ended within WELL_AFTER."""
+
+    newest: Mapping[str, Incident]
+
+    @property
+    def states(self) -> dict[str, State]:
+        """Return the state of each indicator that was bad in the last snapshot."""
+        return {indicator: State(row.state) for indicator, row in self.newest.items() if row.ended_at is None}
+
+    def owner_of(self, indicator: Indicator) -> str:
+        """Return the name of the person who takes care of a bad indicator, or an empty text."""
+        row = self.newest.get(indicator.id)
+        return row.acknowledged_by if row and indicator.is_bad else ""
+
+
+def recall(*, now: datetime) -> Memory:
+    """Read the recent incidents, in one query."""
+    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - WELL_AFTER))
+    return Memory({row.indicator: row for row in recent.order_by("began_at", "pk")})
+
+
+def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) -> list[Indicator]:
+    """Note begun, changed and ended incidents. Return the indicators with the time since when each is not green."""
+    known = {indicator.id: indicator for indicator in indicators}
+    seen = [(row, changes(row, known.get(row.indicator), now)) for row in memory.newest.values()]
+    begun = [incident_of(found, now) for found in indicators if found.is_bad and found.id not in memory.newest]
+    changed = [(row, columns) for row, columns in seen if columns]
+    if changed or begun:
+        _note(changed, begun)
+    owned = [replace(found, owner=memory.owner_of(found)) for found in indicators]
+    return dated(owned, {row.indicator: row.began_at for row in [*memory.newest.values(), *begun]})
+
+
+def changes(incident: Incident, indicator: Indicator | None, now: datetime) -> dict[str, Any]:
+    """Return the columns of an incident that change with its indicator. The function is pure.
+
+    An unknown (grey) indicator changes nothing, and one that is gone has recovered.
+    """
+    if indicator and indicator.state == State.GREY:
+        return {}
+    columns: dict[str, Any] = {"ended_at": incident.ended_at or now}
+    if indicator and indicator.is_bad:
+        columns = {"ended_at": None, "state": indicator.state.value, "cause": indicator.cause or incident.cause}
+    if indicator and indicator.state == State.RED:
+        columns["red_until"] = None
+        if incident.red_from is None or (incident.red_until and now - incident.red_until >= WELL_AFTER):
+            columns |= {"red_from": now, "sentence": indicator.sentence}
+    elif incident.red_from:
+        columns["red_until"] = incident.red_until or now
+    return {name: value for name, value in columns.items() if getattr(incident, name) != value}
+
+
+def follow(incident: Incident | None, indicator: Indicator, now: datetime) -> Incident | None:
+    """Return the newest incident of an indicator after a snapshot, without the database."""
+    if incident is None or (incident.ended_at and now - incident.ended_at >= WELL_AFTER):
+        return incident_of(indicator, now) if indicator.is_bad else incident
+    for name, value in changes(incident, indicator, now).items():
+        setattr(incident, name, value)
+    return incident
+
+
+def incident_of(indicator: Indicator, began_at: datetime, ended_at: datetime | None = None) -> Incident:
+    """Return a new incident of a bad indicator, which is not stored."""
+    is_red = indicator.state == State.RED
+    return Incident(
+        indicator=indicator.id,
+        name=indicator.name,
+        state=indicator.state.value,
+        sentence=indicator.sentence,
+        cause=indicator.cause,
+        incident_at=began_at,
+        began_at=began_at,
+        ended_at=ended_at,
+        red_from=began_at if is_red else None,
+        red_until=ended_at if is_red else None,
+    )
+
+
+@transaction.atomic
+def _note(changed: Sequence[tuple[Incident, Mapping[str, Any]]], begun: Sequence[Incident]) -> None:
+    """Write the changes. If two processes saw the same change, the second one writes nothing."""
+    is_open = Incident.objects.filter(ended_at=None).values("indicator")
+    for row, columns in changed:
+        same = Incident.objects.filter(pk=row.pk, **{name: getattr(row, name) for name in columns})
+        if row.ended_at:  # it goes on, unless another process has begun the next one or sent its end
+            same = same.exclude(indicator__in=is_open).exclude(_IS_END_SENT)
+        same.update(**columns)
+    Incident.objects.bulk_create(begun, ignore_conflicts=True)
+
+
+@transaction.atomic
+def note_past(incident: Incident, *, now: datetime) -> Incident:
+    """Note an incident that could not be noted in time. Return its row, which another process may have written."""
+    fetch("SELECT pg_advisory_xact_lock(hashtext('past incidents'))")
+    same = Incident.objects.filter(
+        Q(ended_at=None) | Q(ended_at__gt=incident.began_at - WELL_AFTER),
+        indicator=incident.indicator,
+        began_at__lt=(incident.ended_at or now) + WELL_AFTER,
+    )
+    row = (Incident.objects.filter(pk=incident.pk) if incident.pk else same).order_by("pk").last()
+    if row is None:
+        incident.save()
+        return incident
+    times: dict[str, Any] = {}
+    if incident.began_at < row.began_at:
+        times = {"began_at": incident.began_at, "incident_at": incident.began_at, "red_from": incident.red_from}
+    if incident.ended_at and row.ended_at and incident.ended_at > row.ended_at:  # it went on
+        times |= {name: getattr(incident, name) for name in ("ended_at", "red_from", "red_until", "sentence")}
+    if times:
+        Incident.objects.filter(pk=row.pk).update(**times)
+    return row

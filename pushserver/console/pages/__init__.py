@@ -1,0 +1,1 @@
+"""Pages that combine all apps: overview, search, users, timelines, incidents, alerts and accounts."""

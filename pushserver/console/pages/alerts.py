@@ -1,0 +1,96 @@
+"""The page "Alerts": the targets with the result of their last alert, the indicators that alert, and a test."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
+from unfold.widgets import UnfoldAdminRadioSelectWidget
+
+from pushserver.console.health.alerts import messages, planning, sending
+from pushserver.console.health.alerts.targets import targets
+from pushserver.console.health.indicators import Kind
+from pushserver.console.health.judging import all_kinds
+from pushserver.console.pages import labels
+from pushserver.console.pages.frame.menu import INCIDENTS
+from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.models import Alert, AlertLevel
+
+PERMISSION = "pushserver.operate_incident"
+
+
+class ChooseLevel(Operation):
+    """Choose the state from which one kind of indicator alerts."""
+
+    label = "Change"
+    permission = PERMISSION
+
+    level = forms.ChoiceField(label="Alerts", choices=AlertLevel.Level.choices, widget=UnfoldAdminRadioSelectWidget)
+
+    def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:
+        yield labels.LEVEL_UNTIL_NOW.format(level=AlertLevel.Level(rows[0].level).label)
+
+    def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        level = AlertLevel.Level(self.cleaned_data["level"])
+        AlertLevel.objects.update_or_create(kind=rows[0].kind, defaults={"level": level})
+        return Done(labels.LEVEL_CHOSEN.format(level=level.label))
+
+
+class SendTest(Operation):
+    """Send a test to every target."""
+
+    label = "Send a test"
+    permission = PERMISSION
+
+    def touched(self, rows: Sequence[AlertLevel]) -> Iterable[str]:  # noqa: ARG002 - it is about no row
+        yield labels.TEST_EFFECT.format(targets=", ".join(targets()) or "nobody: ALERTS_TO is empty")
+
+    def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+        message = messages.test_message(timezone.now())
+        answers = {name: sending.send(target, message) for name, target in targets().items()}
+        results = [f"{name}: {error or 'accepted'}" for name, error in answers.items()]
+        return Done(f"{'; '.join(results) or labels.NO_TARGETS}.", is_change=bool(results))
+
+
+@require_safe
+@permission_required(INCIDENTS, raise_exception=True)
+def show_alerts(request: HttpRequest) -> HttpResponse:
+    """Show the targets, and when each kind of indicator alerts."""
+    levels = planning.levels()
+    may_change = request.user.has_perm(PERMISSION)
+    rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in all_kinds()]
+    newest = {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()}
+    shown: dict[str, Any] = {"title": "Alerts", "headers": ("indicator", "alerts"), "rows": rows, "newest": newest}
+    shown["may_change"] = may_change
+    return TemplateResponse(request, "console/alerts.html", admin.site.each_context(request) | shown)
+
+
+def choose_level(request: HttpRequest, kind: str) -> HttpResponse:
+    """Confirm and store when a kind of indicator alerts."""
+    known = {each.id: each for each in all_kinds()}
+    if kind not in known:
+        raise Http404
+    level = planning.levels()[kind]
+    page = OperationPage(f"Alerts of {known[kind].name}", request.path, reverse("alerts"))
+    return confirm(request, ChooseLevel, [AlertLevel(kind=kind, level=level)], page, level=level)
+
+
+def send_test(request: HttpRequest) -> HttpResponse:
+    """Confirm and send a test."""
+    page = OperationPage("Test of alerts", request.path, reverse("alerts"))
+    return confirm(request, SendTest, [AlertLevel(kind="test")], page)
+
+
+def _cell(kind: Kind, level: AlertLevel.Level, *, may_change: bool) -> SafeString | str:
+    """Return when a kind of indicator alerts, as a link for people who may change it."""
+    if not may_change:
+        return level.label
+    return format_html('<a href="{}">{}</a>', reverse("alert_level", args=[kind.id]), level.label)

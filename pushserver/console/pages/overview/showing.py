@@ -1,0 +1,218 @@
+"""Content of the dashboard. The page loads its changing part again every REFRESH_SECONDS."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+
+from notifications.models import Notification
+from pushserver.console.health import pages
+from pushserver.console.health.hour import DELIVERED
+from pushserver.console.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
+from pushserver.console.health.kinds.delivery import DELIVERY, state_of_due
+from pushserver.console.health.snapshot import Snapshot, take_snapshot
+from pushserver.console.health.waiting import Tile
+from pushserver.console.pages.documentation import RUNBOOKS
+from pushserver.console.pages.labels import ENDS, beyond
+from pushserver.console.pages.overview.figures import figures
+from pushserver.console.parts import parts_in_use
+from pushserver.console.reports.formats import count, percent
+from pushserver.console.toolkit.labels import Family
+from pushserver.console.toolkit.times import span
+
+REFRESH_SECONDS = 2
+MAX_ERROR_CLASSES = 10
+# Groups by column. Columns stand side by side on a wide screen.
+COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
+# Colour and icon of each state.
+LOOKS = {
+    State.RED: (Family.BAD, "error"),
+    State.YELLOW: (Family.CAUTION, "warning"),
+    State.GREEN: (Family.GOOD, "check_circle"),
+    State.GREY: (Family.QUIET, "help"),
+    State.OFF: (Family.QUIET, "do_not_disturb_on"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An indicator as one person sees it, with its cause and its effects. ``url`` is empty if this person may open no
+    page about it.
+    """
+
+    indicator: Indicator
+    url: str
+    history_url: str
+    cause: Indicator | None
+    effects: Sequence[Indicator]
+
+    @property
+    def family(self) -> Family:
+        return LOOKS[self.indicator.state][0]
+
+    @property
+    def icon(self) -> str:
+        return LOOKS[self.indicator.state][1]
+
+    @property
+    def runbook(self) -> str:
+        """Return the name of the runbook page in the documentation."""
+        return f"{RUNBOOKS}/{self.indicator.kind.runbook}"
+
+    @property
+    def time_id(self) -> str:
+        return f"since-{self.indicator.id}"
+
+    @property
+    def worst_time_id(self) -> str:
+        return f"worst-since-{self.indicator.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTile:
+    """The age of the oldest row of a queue, and the number of its rows."""
+
+    id: str
+    title: str
+    age: str
+    number: str
+    family: Family
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """The formatted number of attempts with this outcome and code, their share of all attempts, and their URL."""
+
+    outcome: str
+    code: str
+    number: str
+    share: str
+    yesterday: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondRow:
+    """The formatted numbers of pushes beyond a limit in the last minute, hour and day."""
+
+    effect: str
+    words: str
+    minute: str
+    hour: str
+    day: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRow:
+    """The formatted number of notifications that ended in a state, and the URL of their list."""
+
+    state: str
+    number: str
+    yesterday: str
+    url: str
+
+
+def url_of(page: Page | None, user: Any, **query: str) -> str:
+    """Return the URL of a page, or an empty text for a person who may not open it."""
+    if page is None or (page.permission and not user.has_perm(page.permission)):
+        return ""
+    narrowed = "&".join(part for part in (page.query, urlencode(query)) if part)
+    return f"{reverse(page.url_name)}{f'?{narrowed}' if narrowed else ''}"
+
+
+def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
+    """Return these indicators as this user may see them."""
+    by_id = {found.id: found for found in indicators}
+    return [
+        Shown(
+            found,
+            _url(found, user),
+            url_of(pages.INCIDENTS, user, indicator__exact=found.id),
+            by_id.get(found.cause),
+            [other for other in indicators if other.cause == found.id],
+        )
+        for found in indicators
+    ]
+
+
+def _url(indicator: Indicator, user: Any) -> str:
+    """Return the URL of the page of an indicator. A list shows the period that the sentence of the indicator counts."""
+    during = {"during": span(*indicator.during)} if indicator.during else {}
+    return url_of(indicator.page, user, **during)
+
+
+def status_page(user: Any) -> dict[str, Any]:
+    """Return the context of the template for this user."""
+    seen = take_snapshot(now=timezone.now())
+    shown = shown_to(user, seen.indicators)
+    state, sentence = verdict(seen.indicators)
+    first = worst(seen.indicators)
+    return {
+        "now": seen.facts.now,
+        "verdict": sentence,
+        "family": LOOKS[state][0],
+        "state": state,
+        "history_url": url_of(pages.INCIDENTS, user),
+        "icon": LOOKS[state][1],
+        "worst": [one for found in first for one in shown if one.indicator is found],
+        "columns": [[(group, _of_group(group, shown)) for group in column] for column in COLUMNS],
+        "tiles": list(_tiles(seen, user)),
+        "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}),
+        "errors": list(_errors(seen, user)),
+        "ends": list(_ends(seen, user)),
+        "beyond": [
+            BeyondRow(each.effect, beyond(each.effect, each.limit), *map(count, each[2:])) for each in seen.hour.beyond
+        ],
+        "hour": span(*seen.hour.span),
+        "tries": count(seen.hour.tries().total()),
+        "refresh_seconds": REFRESH_SECONDS,
+    }
+
+
+def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
+    return [one for one in shown if one.indicator.kind.group == group]
+
+
+def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
+    """Yield a tile for each queue. The figures are unknown while PostgreSQL does not count in time."""
+    stored = seen.facts.stored
+    due = stored.delivery.due if stored else None
+    own = Tile(DELIVERY, "Longest due notification", due, "open", state_of_due(due), pages.OPEN)
+    tiles = [tile for part in parts_in_use() for tile in part.tiles(stored.parts.get(part) if stored else None)]
+    for tile in sorted([own, *tiles], key=lambda tile: tile.kind.group != Group.IN):
+        waiting = tile.waiting
+        age = duration(waiting.oldest_seconds) if waiting else "not known"
+        number = f"{waiting.number if waiting.count else 'none'} {tile.word}" if waiting else "PostgreSQL is slow"
+        yield ShownTile(tile.kind.id, tile.title, age, number, LOOKS[tile.state][0], url_of(tile.page, user))
+
+
+def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
+    """Yield a row for each outcome and code that did not deliver, the most frequent first. Its link leads to exactly
+    the attempts that were counted.
+    """
+    tries, yesterday = seen.hour.tries(), seen.hour.yesterday
+    failed = [row for row in tries.most_common() if row[0][0] != DELIVERED]
+    for (outcome, code), number in failed[:MAX_ERROR_CLASSES]:
+        query = {"outcome__exact": outcome, "during": span(*seen.hour.span)}
+        query |= {"code__exact": code} if code else {}
+        url = url_of(pages.ATTEMPTS, user, **query)
+        before = yesterday.tries.get((outcome, code), 0) if yesterday else None
+        yield ErrorRow(outcome, code, count(number), percent(number / tries.total()), count(before), url)
+
+
+def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
+    """Yield a row for each state that notifications ended in today or yesterday, and always one for delivered."""
+    before = seen.hour.yesterday.ended if seen.hour.yesterday else None
+    hour = span(*seen.hour.span)
+    for state in ENDS:
+        number = seen.hour.ended.get(state, 0)
+        earlier = before.get(state, 0) if before is not None else None
+        is_delivered = state == Notification.State.DELIVERED
+        if number or earlier or is_delivered:
+            page, column = (pages.ATTEMPTS, "outcome") if is_delivered else (pages.ENDED, "state")
+            url = url_of(page, user, **{f"{column}__exact": state, "during": hour})
+            yield EndRow(state, count(number), count(earlier), url)

@@ -1,0 +1,127 @@
+"""First line of the pages about users: whether a user can be reached, and if not since when, by whom and why."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.db.models import Model
+from django.utils.html import format_html
+
+from notifications.messages import ChannelKey, channel_key
+from notifications.models import Channel, Halt
+from notifications.queues.breakers import BY_OPERATOR, FAILING
+from pushserver.console.notifications.halted import halted_apps
+from pushserver.console.pages import labels
+from pushserver.console.pages.story import A_MOMENT
+from pushserver.console.parts import parts
+from pushserver.console.toolkit.changes import acted_on_through, changes_of, reason_of
+from pushserver.console.toolkit.labels import Family
+from pushserver.console.toolkit.lists.first_lines import FirstLine, first_line_of
+from pushserver.console.toolkit.times import HOUR, coarse, relative
+from registrations.models import Registration, Route
+
+NOBODY = FirstLine(labels.UNREACHABLE, Family.CAUTION)
+Halted = Mapping[ChannelKey, Halt]
+
+
+def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
+    """Return whether each of these registrations can be reached, with two queries for all of them."""
+    entries = _disablings(Registration, {str(row.pk): row.route for row in registrations})
+    halted = halted_apps()
+    return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
+
+
+@first_line_of.register(Registration)
+def reach_of_registration(registration: Registration) -> FirstLine:
+    return reach_of([registration])[0]
+
+
+def reach_of_owner(owner: Any) -> FirstLine:
+    """Return whether a row that owns a route, but is no registration, can be reached."""
+    if owner.route is None:
+        return FirstLine(format_html("Cannot be reached: {} {}.", owner.state, _ago(owner.ended_at)), Family.QUIET)
+    entries = _disablings(type(owner), {str(owner.pk): owner.route})
+    return _of_route(owner.route, entries.get(str(owner.pk)), halted_apps())
+
+
+def owners() -> list[type[Model]]:
+    """Return the models other than registrations whose rows own a route."""
+    return [model for part in parts() for model in part.owners()]
+
+
+for _model in owners():
+    first_line_of.register(_model, reach_of_owner)
+
+
+@acted_on_through.register(Route)
+def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
+    """Return the ids of the registrations and other owners of a route, by model."""
+    models: list[type[Model]] = [Registration, *owners()]
+    return {
+        model: [str(pk) for pk in model._default_manager.filter(route=route).values_list("pk", flat=True)]  # noqa: SLF001 - documented
+        for model in models
+    }
+
+
+@first_line_of.register(Route)
+def reach_of_route(route: Route) -> FirstLine:
+    found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
+    entries = [entry for own in found for entry in own.values()]
+    return _of_route(route, entries[0] if entries else None, halted_apps())
+
+
+def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
+    """Return the log entries by which operators disabled the routes of these rows."""
+    disabled = {name: route for name, route in routes.items() if route and route.disabled_reason == BY_OPERATOR}
+    since = min((route.disabled_at for route in disabled.values() if route.disabled_at), default=None)
+    if since is None:
+        return {}
+    entries = changes_of(model, disabled, since=since - A_MOMENT)
+    return {str(entry.object_id): entry for entry in entries if entry.change_message.startswith("Disabled")}
+
+
+def _of_registration(registration: Registration, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if registration.route is None:
+        return FirstLine(
+            format_html("Cannot be reached: it unregistered {}.", _ago(registration.updated_at)), Family.QUIET
+        )
+    if registration.route.state == Route.State.ACTIVE and not registration.enabled:
+        return FirstLine(labels.SWITCHED_OFF, Family.QUIET)
+    return _of_route(registration.route, entry, halted)
+
+
+def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if route.state == Route.State.DISABLED:
+        return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.CAUTION)
+    app = channel_key(route.token_type, route.app_topic)
+    if app in halted:
+        return FirstLine(_why_waiting(app, halted[app]), Family.CAUTION)
+    if route.failing_since:
+        return FirstLine(
+            format_html("Pushes fail: the first failure was {}.", relative(route.failing_since)), Family.CAUTION
+        )
+    if route.is_proven and route.last_success_at:
+        known = format_html("Can be reached: something was delivered {}.", coarse(route.last_success_at, HOUR))
+        return FirstLine(known, Family.GOOD)
+    return FirstLine(labels.UNPROVEN, Family.WAITING)
+
+
+def _why_disabled(route: Route, entry: LogEntry | None) -> str:
+    ago = _ago(route.disabled_at)
+    if route.disabled_reason == BY_OPERATOR:
+        who = entry.user.get_username() if entry else "an operator"
+        return format_html("disabled by {} {}{}", who, ago, f": {reason_of(entry)}" if entry else ".")
+    if route.disabled_reason == FAILING:
+        return format_html("disabled {}, because every push had failed for too long.", ago)
+    return format_html("disabled {}, because its token is dead ({}).", ago, route.disabled_reason)
+
+
+def _why_waiting(app: ChannelKey, halt: Halt) -> str:
+    by = f" by {halt.by}" if halt.by else ""
+    channel, ago = Channel(**app._asdict()), relative(halt.since)
+    return format_html("Pushes wait: channel {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
+
+
+def _ago(at: datetime | None) -> str:
+    return relative(at) if at else "some time ago"

@@ -1,0 +1,167 @@
+"""Views of the reports: the page of a night, a page and a CSV file for each report, and the request for reports."""
+
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from kit.db.clock import database_now
+from pushserver.console.reports.asking import DaysForm, read_choice
+from pushserver.console.reports.choice import Choice, newest_day
+from pushserver.console.reports.on_demand import RequestRun
+from pushserver.console.reports.panels import PAGES, ReportPage
+from pushserver.console.reports.sections import finding_words, lineage, sections
+from pushserver.console.reports.tables import columns_of, csv_file
+from pushserver.console.toolkit.links import Link
+from pushserver.console.toolkit.operations import OperationPage, confirm
+from spark_reports.models import PublishedDay, ReportRun, RequestedRun
+from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.status import status
+from spark_reports.nights.summary import findings_of, summarise
+from spark_reports.running.parts import missing
+
+# The maximum of days in one request. Each day has an entry in the log of changes.
+MAX_REQUESTED_DAYS = 31
+
+
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
+@require_safe
+def overview(request: HttpRequest) -> HttpResponse:
+    """Show one night on one page, which a browser can print as a PDF."""
+    form = DaysForm({"to": request.GET.get("day", "")})
+    asked = form.cleaned_data.get("to") if form.is_valid() else None
+    day = asked or newest_day(_today())
+    night = summarise(day)
+    context = {
+        "night": night,
+        "sections": sections(night),
+        "earlier": day - timedelta(days=1) if day > date.min else None,
+        "later": day + timedelta(days=1) if day < _today() else None,
+        "pages": PAGES.values(),
+        "query": f"from={day}&to={day}",
+        "run_link": _run_link(request, day, day),
+    }
+    return _render(request, "console/reports/overview.html", f"Last night: {day}", context)
+
+
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
+@require_safe
+def report(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show one report."""
+    page = _page_or_404(slug)
+    if not _may_view(request, page.model):
+        raise PermissionDenied
+    choice = read_choice(request, page.model, page.filters, today=_today())
+    panels = page.build(choice) if choice.published else []
+    context = {
+        "page": page,
+        "choice": choice,
+        "panels": [panel for panel in panels if panel.table.rows],
+        "lineage": lineage(choice.nights),
+        "findings": [finding_words(finding) for finding in findings_of(choice.first, choice.last)],
+        "pages": PAGES.values(),
+        "query": choice.query,
+        "run_link": _run_link(request, *_first_absent(choice)) if choice.absent else None,
+    }
+    return _render(request, "console/reports/report.html", page.title, context)
+
+
+@admin.site.admin_view
+@permission_required("spark_reports.view_publishedday", raise_exception=True)
+@require_safe
+def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """Send all columns and rows of the chosen days as a CSV file.
+
+    The parameter ``table`` chooses another table that the page shows.
+    """
+    page = _page_or_404(slug)
+    table = request.GET.get("table", "")
+    if table and table not in page.beside:
+        raise Http404
+    choice = read_choice(request, page.model, page.filters, today=_today())
+    found = page.beside[table](choice) if table else choice.rows(page.model)
+    if not _may_view(request, found.model):
+        raise PermissionDenied
+    names = columns_of(found.model)
+    rows: Iterable[Sequence[object]] = found.order_by("day", "pk").values_list(*names).iterator()
+    made_up = "made-up" if any(night.is_made_up for night in choice.nights) else ""
+    parts = (made_up, slug, table, str(choice.first), str(choice.last))
+    return csv_file("-".join(filter(None, parts)), names, rows)
+
+
+@admin.site.admin_view
+@permission_required("spark_reports.request_reportrun", raise_exception=True)
+@require_http_methods(["GET", "POST"])
+def request_run(request: HttpRequest) -> HttpResponse:
+    """Confirm a request for the reports of a range of days, and store it."""
+    days = _requested_days(request)
+    if not days:
+        raise Http404
+    rows = [PublishedDay(day=day) for day in days]
+    title = f"Make the reports of {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "")
+    back = reverse("admin:spark_reports_reportrun_changelist")
+    return confirm(request, RequestRun, rows, OperationPage(title, request.get_full_path(), back))
+
+
+def _requested_days(request: HttpRequest) -> list[date]:
+    """Return the requested days, oldest first, or none if the URL names no range of closed days."""
+    form = DaysForm(request.GET)
+    if not form.is_valid() or not form.cleaned_data["from"]:
+        return []
+    first, last = form.cleaned_data["from"], form.cleaned_data["to"] or form.cleaned_data["from"]
+    is_possible = last <= last_closed_day(database_now()) and (last - first).days < MAX_REQUESTED_DAYS
+    return [first + timedelta(days=n) for n in range((last - first).days + 1)] if is_possible else []
+
+
+def _first_absent(choice: Choice) -> tuple[date, date]:
+    """Return the first gap of the range, or its first MAX_REQUESTED_DAYS."""
+    reachable = choice.absent[:MAX_REQUESTED_DAYS]
+    gap = [day for number, day in enumerate(reachable) if (day - reachable[0]).days == number]
+    return gap[0], gap[-1]
+
+
+def _run_link(request: HttpRequest, first: date, last: date) -> Link | None:
+    last = min(last, last_closed_day(database_now()))
+    if first > last or not request.user.has_perm("spark_reports.request_reportrun"):
+        return None
+    text = f"Make the reports of {first}" + (f" to {last}" if last > first else "")
+    return Link(text, f"{reverse('reports:run')}?from={first}&to={last}")
+
+
+def _page_or_404(slug: str) -> ReportPage:
+    if slug not in PAGES:
+        raise Http404
+    return PAGES[slug]
+
+
+def _may_view(request: HttpRequest, model: type[Model]) -> bool:
+    return bool(request.user.has_perm(f"spark_reports.view_{model._meta.model_name}"))  # noqa: SLF001
+
+
+def _today() -> date:
+    return database_now().date()
+
+
+def _render(request: HttpRequest, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
+    now = database_now()
+    shared = {
+        **admin.site.each_context(request),
+        "title": title,
+        "status": status(now),
+        "lacking": missing(),
+        "is_made_up": PublishedDay.objects.filter(is_made_up=True).exists(),
+        "is_running": ReportRun.objects.filter(state=ReportRun.State.RUNNING).exists(),
+        "waiting": list(RequestedRun.objects.order_by("asked_at")),
+    }
+    return TemplateResponse(request, template, shared | context)

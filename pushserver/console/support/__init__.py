@@ -1,1 +1,0 @@
-"""Support: search boxes, pages of users and timelines, for somebody who handles a report of a user."""

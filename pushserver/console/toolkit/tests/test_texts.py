@@ -1,0 +1,137 @@
+"""Tests of the texts of the console: times, durations, commands, and the axis of a chart."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.template import Context, Template, engines
+from django.utils import timezone
+from django.utils.formats import localize
+
+from pushserver.console.toolkit import times
+from pushserver.console.toolkit.charts import Series, line_chart, ticks_up_to
+from pushserver.console.toolkit.commands import with_code
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(0), "0 s ago"),
+        (timedelta(seconds=59.9), "59 s ago"),
+        (timedelta(seconds=60), "1 min ago"),
+        (timedelta(hours=1, minutes=59), "1 h ago"),
+        (timedelta(hours=47), "1 d ago"),
+        (timedelta(days=400), "400 d ago"),
+        (timedelta(seconds=-0.4), "0 s ago"),  # the clocks of two processes differ
+        (-timedelta(seconds=90.5), "in 1 min"),
+        (-timedelta(days=2, seconds=1), "in 2 d"),
+    ],
+)
+def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: timedelta, words: str) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: NOW)
+
+    assert re.findall(">([^<]+)<", times.relative(NOW - span)) == [words]
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "words"),
+    [
+        (times.MINUTE, 59, "under 1 min ago"),
+        (times.MINUTE, 60, "1 min ago"),
+        (times.HOUR, 3599, "under 1 h ago"),
+        (times.HOUR, 7200, "2 h ago"),
+        (times.DAY, 0, "under 1 d ago"),
+        (times.DAY, 86_400, "1 d ago"),
+    ],
+)
+def test_a_time_that_is_noted_once_in_a_while_is_shown_no_more_exactly(
+    monkeypatch: pytest.MonkeyPatch, step: timedelta, seconds: int, words: str
+) -> None:
+    monkeypatch.setattr(timezone, "now", lambda: NOW)
+
+    assert words in re.split("[<>]", times.coarse(NOW - timedelta(seconds=seconds), step))
+
+
+def test_a_relative_time_gives_the_exact_time_to_mouse_keyboard_and_machine() -> None:
+    markup = times.relative(datetime(2026, 11, 21, 7, 5, 9, tzinfo=UTC))
+
+    assert 'title="2026-11-21 07:05:09 UTC"' in markup
+    assert 'datetime="2026-11-21T07:05:09+00:00"' in markup
+    assert 'tabindex="0"' in markup
+
+
+def test_templates_show_states_and_times_as_columns_do() -> None:
+    page = Template("{% load console %}{{ state|label }} {{ at|ago }} {{ nothing|label }} {{ never|ago }}")
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+
+    html = page.render(Context({"state": "delivered", "at": at, "nothing": "", "never": None}))
+
+    assert html.startswith('<span class="state-word good">delivered</span> <time ')
+    assert html.endswith("</time> - -")
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(milliseconds=340), "340 ms"),
+        (timedelta(seconds=4), "4.0 s"),
+        (timedelta(minutes=5), "5 min"),
+        (timedelta(hours=3), "3.0 h"),
+    ],
+)
+def test_a_duration_has_as_many_digits_as_people_need(span: timedelta, words: str) -> None:
+    assert times.in_words(span) == words
+
+
+def test_django_writes_times_in_our_format() -> None:
+    at = datetime(2026, 11, 28, 7, 8, 9, tzinfo=UTC)
+    assert localize(at) == times.exact(at) == "2026-11-28 07:08:09 UTC"
+    assert localize(at.date()) == "2026-11-28"
+    template = engines["django"].from_string('{{ at }}, {{ at|date:"DATETIME_FORMAT" }}')
+    assert template.render({"at": at}) == "2026-11-28 07:08:09 UTC, 2026-11-28 07:08:09 UTC"
+
+
+def test_commands_between_backticks_are_shown_as_code_and_all_text_is_escaped_once() -> None:
+    assert with_code("Run `make run`, or `a < b`.") == "Run <code>make run</code>, or <code>a &lt; b</code>."
+    markup = Template("{% load console %}{{ text|with_code }}").render(Context({"text": "<b> & `<i>`"}))
+    assert markup == "&lt;b&gt; &amp; <code>&lt;i&gt;</code>"
+
+
+# The axis of a chart: grid lines have equal distances, round values, and different texts ------------------------------
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def percent(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+@pytest.mark.parametrize(
+    ("highest", "show", "steps", "texts"),
+    [
+        (0, whole, 2, ["0", "1"]),
+        (1, whole, 2, ["0", "1"]),
+        (1, whole, 4, ["0", "1"]),
+        (3, whole, 2, ["0", "2", "4"]),
+        (5, whole, 4, ["0", "2", "4", "6"]),
+        (10, whole, 4, ["0", "4", "8", "12"]),
+        (640, whole, 2, ["0", "400", "800"]),
+        (1000, whole, 4, ["0", "250", "500", "750", "1,000"]),
+        (1, percent, 4, ["0.0 %", "25.0 %", "50.0 %", "75.0 %", "100.0 %"]),
+        (0.003, percent, 4, ["0.0 %", "0.1 %", "0.2 %", "0.3 %"]),
+    ],
+)
+def test_the_lines_of_an_axis_are_round(highest: float, show, steps: int, texts: list[str]) -> None:
+    assert [show(tick) for tick in ticks_up_to(highest, show, steps)] == texts
+
+
+def test_no_two_lines_of_an_axis_have_the_same_text() -> None:
+    for tenths in range(2000):
+        for steps in (2, 4):
+            texts = [whole(tick) for tick in ticks_up_to(tenths / 10, whole, steps)]
+            assert len(texts) == len(set(texts)) <= steps + 1
+    chart = line_chart("Times", ["a", "b"], [Series("median", [0, 1])], lambda value: f"{value:.0f} ms")
+    assert chart
+    assert re.findall(r'class="tick"[^>]*>([^<]*)<', chart.svg) == ["0 ms", "1 ms"]

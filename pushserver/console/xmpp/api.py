@@ -1,0 +1,224 @@
+"""Endpoints of XMPP in the API: round trips of the canary, for monitoring, and registering devices. See docs/api.md.
+
+Operators register devices here whose app cannot send the ad-hoc commands itself. Each such endpoint carries out the
+command, so its answer is the one that the app would have received. The answer holds the device's secrets. No other
+answer and no log holds them, or the account.
+"""
+
+from typing import Any, ClassVar
+
+import django_filters
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.urls import path
+from django.utils.cache import add_never_cache_headers
+from drf_spectacular.utils import OpenApiResponse, extend_schema_field, extend_schema_view
+from rest_framework import generics, mixins, serializers, status
+from rest_framework.exceptions import APIException, NotFound, PermissionDenied, ValidationError
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+
+from kit.db.clock import database_now
+from pushserver.console.toolkit.rest.links import LinkAnswer, links_of
+from pushserver.console.toolkit.rest.problems import Problem
+from pushserver.console.toolkit.rest.views import Guarded, Reading, describe
+from pushserver.console.xmpp import operator_actions
+from pushserver.console.xmpp.models import CanaryRun
+from registrations.messages import Environment
+from xmpp_bridge.commands import MAX_DEVICE_ID_CHARACTERS, CommandRefused
+from xmpp_bridge.devices import Done
+from xmpp_bridge.messages import MAX_JID_CHARACTERS
+
+log = structlog.get_logger(__name__)
+MAX_TOKEN_CHARACTERS = 4096
+MAX_SLUG_CHARACTERS = 63
+# Fields of the API whose names differ from those of the command's form.
+NAMES = {"device_id": "device-id", "voip_token": "voip-token"}
+NO_SUCH_APP = "No app of this name has devices on this platform."
+NO_SUCH_DEVICE = "No such device of this account is registered in the app, or there is no such app."
+NO_COMPONENT = "No XMPP component is configured (XMPP_COMPONENT_JID)."
+TOO_MANY_DEVICES = "A limit of devices is reached: ten of an account in an app, or XMPP_MAX_DEVICES in all."
+NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAINS)."
+
+
+class XmppLinkAnswer(LinkAnswer):
+    link = serializers.ChoiceField(choices=CanaryRun.Link.choices)
+
+
+class XmppCanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
+    """One round trip of the canary of XMPP, with every link in the order of the chain."""
+
+    links = serializers.SerializerMethodField()
+
+    class Meta:
+        model = CanaryRun
+        fields: ClassVar = ["id", "state", "started_at", "finished_at", "broken_link", "cause", "detail", "links"]
+
+    @extend_schema_field(XmppLinkAnswer(many=True))
+    def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
+        return links_of(run)
+
+
+class XmppCanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
+    """Filter of runs, without an index: the table grows by one row a minute, to some ten thousand rows."""
+
+    class Meta:
+        model = CanaryRun
+        fields: ClassVar[list[str]] = ["state"]
+
+
+@extend_schema_view(list=describe(XmppCanaryRunAnswer(many=True)))
+class XmppCanaryRuns(mixins.ListModelMixin, Reading):
+    """The last round trips through the operator's XMPP server, and which link of the chain broke."""
+
+    scope = "status"
+    serializer_class = XmppCanaryRunAnswer
+    filterset_class = XmppCanaryFilters
+    queryset = CanaryRun.objects.defer("device", "pseudonym")
+
+
+class Conflict(APIException):
+    status_code = status.HTTP_409_CONFLICT
+
+
+PROBLEMS: dict[Any, Any] = {
+    (code, "application/problem+json"): OpenApiResponse(Problem, description)
+    for code, description in {
+        409: "A limit of devices is reached, or no XMPP component is configured.",
+        415: "The body is not JSON.",
+    }.items()
+}
+
+
+class DeviceAsked(serializers.Serializer[Any]):
+    """The account and the device that the command is about."""
+
+    platform = serializers.ChoiceField(choices=["apns", "fcm"])
+    account = serializers.CharField(
+        max_length=MAX_JID_CHARACTERS, help_text="The user's address, such as juliet@example.org. It is not stored."
+    )
+    device_id = serializers.CharField(
+        max_length=MAX_DEVICE_ID_CHARACTERS,
+        trim_whitespace=False,
+        help_text="The app's own id of the device, the same in each request. It is not stored.",
+    )
+    app = serializers.CharField(
+        max_length=MAX_SLUG_CHARACTERS, required=False, help_text="The app's slug. Required if there are several apps."
+    )
+
+
+class RegistrationAsked(DeviceAsked):
+    """A device to be registered, or to be registered again, with its address at Apple or Google."""
+
+    token = serializers.CharField(
+        max_length=MAX_TOKEN_CHARACTERS,
+        help_text="Apple's device token in hexadecimal digits, or Firebase's registration token.",
+    )
+    voip_token = serializers.CharField(
+        max_length=MAX_TOKEN_CHARACTERS, required=False, help_text="Apple: the token of PushKit."
+    )
+    environment = serializers.ChoiceField(
+        choices=[each.value for each in Environment], required=False, help_text="Apple: production by default."
+    )
+
+
+class UnregisteredAnswer(serializers.Serializer[Any]):
+    id = serializers.UUIDField(help_text="The device's id, as in the console.")
+    outcome = serializers.ChoiceField(choices=["unregistered"])
+
+
+class RegisteredAnswer(serializers.Serializer[Any]):
+    """The values for the user's server: jid and client for Push 2.0, or jid, node and secret for XEP-0357."""
+
+    id = serializers.UUIDField(help_text="The device's id, as in the console.")
+    outcome = serializers.ChoiceField(choices=["registered", "refreshed"])
+    jid = serializers.CharField()
+    client = serializers.CharField()
+    node = serializers.CharField()
+    secret = serializers.CharField()
+
+
+class Commanding(Guarded, generics.GenericAPIView[Any]):
+    """A view that carries out one command."""
+
+    http_method_names = ("post",)
+    parser_classes = (JSONParser,)
+    scope = "devices"
+    verb: ClassVar[str]
+    not_found: ClassVar[str]
+
+    def carry_out(self, request: Request) -> Response:
+        """Carry out the command and record the API token that requested it, in one transaction."""
+        if not settings.XMPP_COMPONENT_JID:
+            raise Conflict(NO_COMPONENT)
+        asked = self.get_serializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        fields = {NAMES.get(name, name): value for name, value in asked.validated_data.items()}
+        node = f"{self.verb}-push-{fields.pop('platform')}"
+        try:
+            with transaction.atomic():
+                done = operator_actions.command(node, fields.pop("account"), fields, now=database_now())
+                _note(request, done)
+        except CommandRefused as refused:
+            raise self.problem(refused) from None
+        response = Response({"id": done.device_id, "outcome": done.outcome, **done.values})
+        add_never_cache_headers(response)
+        return response
+
+    def problem(self, refused: CommandRefused) -> APIException:
+        """Return the HTTP error that answers a refused command."""
+        match refused.outcome:
+            case "not_found":
+                return NotFound(self.not_found)
+            case "forbidden":
+                return PermissionDenied(NOT_SERVED)
+            case "busy":
+                return Conflict(TOO_MANY_DEVICES)
+        name, _, hint = refused.error.text.partition(": ")
+        own_names = {theirs: ours for ours, theirs in NAMES.items()}
+        return ValidationError({own_names.get(name, name): [hint]})
+
+
+def _note(request: Request, done: Done) -> None:
+    outcome, device = done.outcome, str(done.device_id)
+    token: Any = request.auth
+    token.note_opened(f"api.xmpp_device.{outcome}", [device], at=database_now())
+    log.info("device_commanded", outcome=outcome, device_id=device, api_token_id=token.pk)
+
+
+def _describe(answer: Any, operation_id: str) -> Any:
+    return describe(answer, operation_id=operation_id, more=PROBLEMS)
+
+
+class Register(Commanding):
+    """Register a device, or register it again with its new token. The answer is the same each time."""
+
+    verb, not_found = "register", NO_SUCH_APP
+    serializer_class = RegistrationAsked
+
+    @_describe(RegisteredAnswer, "xmpp_devices_register")  # type: ignore[untyped-decorator]
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request)
+
+
+class Unregister(Commanding):
+    """Unregister a device. Registering it again makes a new device."""
+
+    verb, not_found = "unregister", NO_SUCH_DEVICE
+    serializer_class = DeviceAsked
+
+    @_describe(UnregisteredAnswer, "xmpp_devices_unregister")  # type: ignore[untyped-decorator]
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request)
+
+
+router = SimpleRouter()
+router.register("xmpp-canary", XmppCanaryRuns, basename="xmpp_canary")
+urlpatterns = [
+    path("xmpp-devices/register/", Register.as_view(), name="register_device"),
+    path("xmpp-devices/unregister/", Unregister.as_view(), name="unregister_device"),
+    *router.urls,
+]
