@@ -25,7 +25,7 @@ from bench.running import servers
 from bench.running.servers import SERVER_KEY, TOPIC
 from bench.running.tables import show
 from bench.throughput import with_processes
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from waku_bridge.codec import topics
 from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage

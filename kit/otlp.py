@@ -28,7 +28,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from kit.http import ask, new_client, submit
-from kit.tracing import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpan, Times, Trace
+from kit.telemetry import SPAN_BYTES, TRACE_BYTES, Attributes, Role, StepSpan, Times, Trace
 
 log = structlog.get_logger(__name__)
 

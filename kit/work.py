@@ -27,8 +27,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, LiteralString
 
-from kit.db.base import Rows
-from kit.db.statements import array_value, fetch, write_rows
+from kit.db.base import Rows, array_value, fetch, write_rows
 
 # A column with its type.
 Column = tuple[LiteralString, LiteralString]

@@ -6,7 +6,7 @@ for any other topic, because clients choose what they register, and empty for Go
 
 from prometheus_client import Counter
 
-from kit.metrics import BatchHistogram
+from kit.telemetry import BatchHistogram
 
 # Acceptance -----------------------------------------------------------------------------------------------------------
 REQUESTS = Counter(

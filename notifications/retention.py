@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import LiteralString
 
-from kit.db.deleting import SET_SIZE, remove
-from kit.db.partitions import DAY, RECENT, WRITTEN_ONCE, DayTable
-from kit.db.statements import fetch
+from kit.db.base import fetch
+from kit.db.clock import DAY, RECENT
+from kit.db.partitions import SET_SIZE, WRITTEN_ONCE, DayTable, remove
 
 REQUESTS = DayTable("notifications_answeredrequest", "ended_on", storage=WRITTEN_ONCE)
 NOTIFICATIONS = DayTable("notifications_endednotification", "ended_on", storage=WRITTEN_ONCE)

@@ -16,9 +16,9 @@ from kit.batches.batch import Step, Wakeup
 from kit.batches.worker import Worker
 from kit.buckets.shared import forget_full
 from kit.db.clock import database_now
-from kit.db.deleting import run_for_a_while
+from kit.db.partitions import run_for_a_while
 from kit.processes.tasks import WORKER_STOP, MessageTask
-from kit.tracing import close
+from kit.telemetry import close
 from notifications import bridges, retention
 from notifications.delivery.steps import Delivery
 from notifications.gateways.registry import gateway_for, open_all

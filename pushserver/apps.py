@@ -6,7 +6,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.signals import post_migrate, pre_migrate
 
-from kit.db.connections import MIGRATIONS, set_timeouts
+from kit.db.base import MIGRATIONS, set_timeouts
 from pushserver.release import BEFORE_0_2, NO_WAY_UP
 
 

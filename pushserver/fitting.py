@@ -15,9 +15,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from kit.db import base
-from kit.db.connections import connection_parameters
+from kit.db.base import connection_parameters, fetch
 from kit.db.sessions import EVERY_SESSION
-from kit.db.statements import fetch
 from kit.processes.leader import POOLED
 from pushserver.console.parts import parts
 from pushserver.release import Schema, compare, known_migrations

@@ -96,7 +96,7 @@ _SERVER_SILENCE = {
     "tcp_user_timeout": "10000ms",
 }
 # What a statement of the message path, of the console and of the API may take, and how long it waits for a lock.
-# Reports, retention and migrations have timeouts of their own, see `kit.db.connections`; commands have no end.
+# Reports, retention and migrations have timeouts of their own, see `kit.db.base`; commands have no end.
 DATABASE_TIMEOUTS = Timeouts(
     statement_seconds=0 if ROLE is Role.COMMAND else 20.0,
     lock_seconds=10.0,
@@ -114,7 +114,7 @@ def _database() -> dict[str, Any]:
     ours = sessions.options({**sessions.EVERY_SESSION, **DATABASE_TIMEOUTS.settings, **_SERVER_SILENCE})
     session = f"{given.pop('options', '')} {ours}".strip()
     # Django's default forbids prepared statements altogether. Its own cursors bind on the client and never prepare, so
-    # this is for `kit.db.statements`.
+    # this is for `kit.db.base`.
     parameters = {"prepare_threshold": 5, **_CLIENT_SILENCE, **given, "options": session}
     kept_open = {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
     return {"ENGINE": "kit.db", **named, **kept_open, "OPTIONS": parameters}

@@ -12,7 +12,7 @@ from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from kit.db.clock import database_now
-from kit.db.deleting import run_for_a_while
+from kit.db.partitions import run_for_a_while
 from kit.processes.tasks import MessageTask
 from pushserver.celery import app, serves_maintenance
 from pushserver.console.canary.waku import canary as waku_canary

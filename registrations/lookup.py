@@ -6,8 +6,8 @@ from datetime import datetime
 
 from django.db import transaction
 
-from kit.db.statements import fetch, write
-from kit.metrics import count
+from kit.db.base import fetch, write
+from kit.telemetry import count
 from registrations import metrics, statements
 from registrations.encryption import Purpose, keyring
 from registrations.messages import QueryInfo

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from kit.metrics import StoredGauge
+from kit.telemetry import StoredGauge
 
 REGISTRATIONS = Counter(
     "pushserver_registrations_total",

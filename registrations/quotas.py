@@ -22,7 +22,7 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit, per_minute
 from kit.buckets.shared import own_buckets
-from kit.db.statements import fetch, write
+from kit.db.base import fetch, write
 from registrations import statements
 from registrations.messages import InstallationKey
 from registrations.models import Registration

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
-from kit.metrics import count
+from kit.telemetry import count
 from registrations import metrics, retention
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey, RegistrationMessage

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
+from kit.db.base import fetch
 from kit.db.partitions import WRITTEN_ONCE, DayTable
-from kit.db.statements import fetch
 from kit.expiry.models import may_end
-from kit.metrics import count
+from kit.telemetry import count
 from registrations import metrics, statements
 from registrations.models import RegistrationEvent, Route
 

@@ -8,7 +8,7 @@ proven addresses have priority.
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from kit.db.statements import fetch, write
+from kit.db.base import fetch, write
 from registrations import statements
 from registrations.encryption import Purpose, keyring
 from registrations.messages import Named

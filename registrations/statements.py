@@ -1,12 +1,12 @@
 """The SQL of this app, by name. The ORM does what is not here.
 
-Statements of the path run through `kit.db.statements`, whose parameters are bound by PostgreSQL (``%(name)b``).
+Statements of the path run through `kit.db.base`, whose parameters are bound by PostgreSQL (``%(name)b``).
 """
 
 from datetime import timedelta
 from typing import LiteralString
 
-from kit.db.statements import stored
+from kit.db.base import stored
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import PROVEN_PER_ADDRESS
 
@@ -90,7 +90,7 @@ NOTE_DELIVERED: LiteralString = f"""
 
 # Quotas, and the rows that go when a table is full --------------------------------------------------------------------
 
-# Expressions for estimated numbers of rows (see `kit.db.statements`).
+# Expressions for estimated numbers of rows (see `kit.db.base`).
 STORED_TOMBSTONES: LiteralString = stored(
     "registrations_registration", where=f"state = '{Registration.State.UNREGISTERED}'", index="registration_tombstone"
 )

@@ -11,8 +11,8 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
+from kit.db.base import REPORTS, timeouts
 from kit.db.clock import database_now
-from kit.db.connections import REPORTS, timeouts
 from kit.processes.tasks import WORKER_STOP, MessageTask
 from spark_reports.models import ReportRun, RequestedRun
 from spark_reports.nights import nights, status

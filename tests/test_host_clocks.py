@@ -14,8 +14,8 @@ import notifications.tasks
 import registrations.tasks
 import waku_bridge.tasks
 import xmpp_bridge.tasks
+from kit.db.base import fetch
 from kit.db.clock import clock, database_now
-from kit.db.statements import fetch
 from kit.processes.starting import wait_until_fit
 from notifications.models import Notification, NotificationRequest
 from registrations.models import Registration, RegistrationEvent

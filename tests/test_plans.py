@@ -17,9 +17,9 @@ from pytest_django import DjangoDbBlocker
 
 from kit import work
 from kit.batches.looking import query_of
-from kit.db.partitions import with_days
+from kit.db.base import fetch
+from kit.db.clock import with_days
 from kit.db.sessions import BATCH_WORKER, set_all
-from kit.db.statements import fetch
 from tests.rig.delivering import Process
 from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request
 from tests.rig.statements import generic_plan

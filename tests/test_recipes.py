@@ -22,7 +22,7 @@ from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from kit.buckets.shared import SharedBuckets
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from notifications.gateways.gorush.errors import parse, seed_rules
 from pushserver import tokens
 from pushserver.console.gorush import loading

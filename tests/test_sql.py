@@ -41,7 +41,7 @@ PUT_TOGETHER = {
     "kit/batches/looking.py": "the queries of the steps, settings of the session, and the name of a step",
     "pushserver/console/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",
-    "kit/db/statements.py": "the table, the index and the condition of a count",
+    "kit/db/base.py": "the table, the index and the condition of a count",
     "kit/db/partitions.py": "names of tables and columns, and days",
     "waku_bridge/inbox/inbox.py": "the conditions of the part of a statement that ends envelopes",
     "xmpp_bridge/handler.py": "settings of the session",

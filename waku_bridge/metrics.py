@@ -8,7 +8,7 @@ as Unix time, so that `time() - x` goes on growing when nothing sets it.
 
 from prometheus_client import Counter, Gauge
 
-from kit.metrics import BatchHistogram
+from kit.telemetry import BatchHistogram
 
 # Reading --------------------------------------------------------------------------------------------------------------
 MESSAGES_READ = Counter(

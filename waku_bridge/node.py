@@ -14,9 +14,8 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from kit.backoff import Peers
 from kit.display import host_of
-from kit.http import ERRORS, NEVER_SENT, Answer, Connections
+from kit.http import ERRORS, NEVER_SENT, Answer, Connections, Peers
 from waku_bridge.dialect import (
     Busy,
     NodeError,

@@ -25,7 +25,7 @@ import psycopg
 import structlog
 from django.db import transaction
 
-from kit.db.statements import write
+from kit.db.base import write
 from kit.processes import once
 from registrations import lookup
 from registrations.encryption import DecryptionError, Purpose, keyring

@@ -10,8 +10,8 @@ from itertools import chain
 
 from django.db import transaction
 
-from kit.db.deleting import delete_in_chunks
-from kit.db.partitions import DAY, WRITTEN_ONCE, DayTable
+from kit.db.clock import DAY
+from kit.db.partitions import WRITTEN_ONCE, DayTable, delete_in_chunks
 from notifications.acceptance import acceptance
 from registrations import retention as upkeep
 from waku_bridge.models import DeadLetter, EnvelopeFault

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 from kit.batches.batch import wake
 from kit.db.clock import database_now
-from kit.db.deleting import run_for_a_while
+from kit.db.partitions import run_for_a_while
 from kit.db.reasons import reason
 from kit.expiry.models import waiting
 from kit.processes.tasks import MessageTask

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kit.backoff import doubled
+from kit.http import doubled
 from kit.processes.leader import wait
 from kit.processes.status import StatusCache
 from xmpp_bridge import metrics

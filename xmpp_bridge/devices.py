@@ -14,10 +14,10 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from kit.db.deleting import delete_in_chunks
-from kit.db.statements import fetch
+from kit.db.base import fetch
+from kit.db.partitions import delete_in_chunks
 from kit.expiry.models import may_end
-from kit.metrics import count
+from kit.telemetry import count
 from notifications.acceptance import acceptance
 from registrations.messages import DeviceAddress, TokenType
 from registrations.models import RegistrationEvent, Route

@@ -15,11 +15,10 @@ import structlog
 from django.db import Error, connection
 from django.db.models.functions import Now
 
+from kit.db.base import fetch, set_timeouts, write
 from kit.db.clock import clock
-from kit.db.connections import set_timeouts
 from kit.db.reasons import is_closed, is_conflict, is_lock_timeout, is_unavailable
 from kit.db.sessions import BATCH_WORKER, Timeouts, set_all
-from kit.db.statements import fetch, write
 from xmpp_bridge import devices, statements
 from xmpp_bridge.codec import answers
 from xmpp_bridge.codec.elements import NS

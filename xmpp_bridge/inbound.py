@@ -14,9 +14,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from kit.db.statements import fetch, write
-from kit.metrics import count
-from kit.tracing import Role, step
+from kit.db.base import fetch, write
+from kit.telemetry import Role, count, step
 from notifications.acceptance import storing
 from notifications.acceptance.limits import Beyond, count_beyond
 from notifications.messages import ChannelKey, Grade, channel_key

@@ -5,7 +5,7 @@ No label has values that senders choose, so domains are not labels.
 
 from prometheus_client import Counter, Gauge
 
-from kit.metrics import BatchHistogram
+from kit.telemetry import BatchHistogram
 
 CONNECTED = Gauge(
     "pushserver_xmpp_up",

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import LiteralString
 
-from kit.db.statements import stored, table
+from kit.db.base import stored, table
 from notifications.models import OpenNotification
 from notifications.queues.ending import WAITS
 from registrations.models import Route

@@ -7,7 +7,7 @@ import structlog
 from celery import shared_task
 
 from kit.db.clock import database_now
-from kit.db.deleting import run_for_a_while
+from kit.db.partitions import run_for_a_while
 from kit.processes.tasks import MessageTask
 from xmpp_bridge import devices
 

@@ -27,7 +27,7 @@ import psycopg
 
 from embedded.servers.folders import account_for, own_folder, readable_copy, stop_leftover, wheel
 from embedded.supervisor.processes import Account, ProcessSpec, StopOrder
-from kit.db.connections import is_marked_ready
+from kit.db.base import is_marked_ready
 from kit.processes import StartError
 
 VERSION = "18"

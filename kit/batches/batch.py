@@ -24,7 +24,7 @@ from typing import Any, Generic, LiteralString, TypeVar
 import structlog
 from django.db import connection
 
-from kit.db.statements import write
+from kit.db.base import write
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -24,10 +24,10 @@ from django.db import Error, connection
 
 from kit.batches.batch import CHANNEL, LONG_AGO, WAKE_PEERS, Step, wake_peers
 from kit.buckets.shared import COUNTED_EVERY_SECONDS, own_share
+from kit.db.base import fetch, write
 from kit.db.clock import clock
 from kit.db.reasons import STATEMENT_TIMEOUT, reason, sqlstate
 from kit.db.sessions import BATCH_WORKER, set_all
-from kit.db.statements import fetch, write
 from kit.processes.leader import BATCHES, TRY, LeaderLock
 
 log = structlog.get_logger(__name__)

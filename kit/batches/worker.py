@@ -18,15 +18,15 @@ import psycopg
 import structlog
 from django.db import Error, connection, transaction
 
-from kit.backoff import Backoff
 from kit.batches.batch import HALF, LIMIT, Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.looking import OVERLAP, WaitingRows
+from kit.db.base import write
 from kit.db.clock import clock
 from kit.db.reasons import is_collision, is_conflict, is_lock_timeout, is_unavailable, reason, sqlstate
-from kit.db.statements import write
+from kit.http import Backoff
 from kit.processes.starting import note_refusal
 from kit.processes.status import ChangeFilter
-from kit.tracing import BatchTrace
+from kit.telemetry import BatchTrace
 
 log = structlog.get_logger(__name__)
 

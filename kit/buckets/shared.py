@@ -30,8 +30,8 @@ from django.db import Error
 from kit.buckets import bucket
 from kit.buckets.bucket import CAPACITY, BucketLimits, Buckets, Charge, part
 from kit.buckets.models import SharedBucket
+from kit.db.base import fetch, table
 from kit.db.reasons import reason
-from kit.db.statements import fetch, table
 from kit.processes import once
 from kit.processes.leader import LIVE_WORKERS
 

@@ -12,19 +12,23 @@ in one pipeline with the next read or with the COMMIT, and the BEGIN is sent wit
     read  ─┴──▶ rows    read  ─┴──▶ rows   COMMIT ─┴──▶ done
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from math import inf
+from pathlib import Path
 from time import perf_counter
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
 from django.conf import settings
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from django.db.models import Model
 from psycopg.abc import PQGen
 from psycopg.generators import send
+
+from kit.db.sessions import Timeouts
 
 _T = TypeVar("_T")
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -253,3 +257,141 @@ def _first_error() -> Iterator[None]:
         yield
     except psycopg.errors.PipelineAborted as aborted:
         raise aborted.__context__ or aborted from None
+
+
+# Statements of the message path ---------------------------------------------------------------------------------------
+
+# Parameters are bound by the server, values are in binary, and plans are prepared. Django binds parameters in the
+# client. A payload then travels as hexadecimal text, and PostgreSQL parses and plans each statement again. For the
+# message path that is half of the cost of a statement; for the console it does not matter.
+
+Statement = tuple[LiteralString, Parameters]
+
+
+def fetch(sql: LiteralString, parameters: Parameters = ()) -> Rows:
+    """Run one statement on Django's connection, in its transaction, and return its rows (none without a result).
+
+    Raises the exceptions of `django.db`, as Django's own cursors do.
+    """
+    [rows] = fetch_each((sql, parameters))
+    return rows
+
+
+def fetch_each(*statements: Statement) -> list[Rows]:
+    """Run several statements, in one round trip within a transaction, and return the rows of each."""
+    written = [_database().write(*statement) for statement in statements]
+    return [statement.rows() for statement in written]
+
+
+def write(sql: LiteralString, parameters: Parameters = ()) -> Written:
+    """Send a statement without waiting for it: together with the next read of this transaction, or with its COMMIT.
+
+    That read or COMMIT raises the error of the statement.
+    """
+    return _database().write(sql, parameters)
+
+
+def write_rows(
+    sql: LiteralString, columns: Sequence[str], rows: Iterable[Sequence[Any]], **others: object
+) -> list[Written]:
+    """Send a statement for many rows, with one array parameter for each column.
+
+    The first column is the key, which must not be None. The arrays are in the order of the keys, as `array_value`
+    needs. A row with the key of an earlier one goes into a further statement. Without rows nothing is sent.
+    """
+    left, written = list(rows), []
+    while left:
+        first = {row[0]: row for row in reversed(left)}
+        ordered = [first[key] for key in sorted(first)]
+        arrays = {name: [row[index] for row in ordered] for index, name in enumerate(columns)}
+        written.append(write(sql, {**arrays, **others}))
+        left = [row for row in left if row is not first[row[0]]]
+    return written
+
+
+def array_value(keys: LiteralString, key: LiteralString, name: LiteralString, kind: LiteralString) -> LiteralString:
+    """Return an SQL expression that finds the value of a row in an array of `write_rows`, by a binary search.
+
+    ``keys`` and ``key`` are expressions for the array of keys and the key of the row; ``kind`` is the type of the
+    value. The statement must make sure that the key is in the array (`= ANY`). A join with the arrays would be slow:
+    PostgreSQL does not know their length, and compares each of two hundred rows with each of two hundred values.
+    """
+    return f"(%({name})b::{kind}[])[width_bucket({key}, {keys})]"
+
+
+def _database() -> DatabaseWrapper:
+    return cast("DatabaseWrapper", connection)
+
+
+def table(model: type[Model]) -> LiteralString:
+    """Return the name of another app's table. The import of the model shows the dependency to import-linter."""
+    return model._meta.db_table  # noqa: SLF001 - documented
+
+
+def stored(table: LiteralString, *, where: LiteralString = "true", index: LiteralString = "") -> LiteralString:
+    """Return an SQL expression for the number of rows in a table, or in a partial index with the condition ``where``.
+
+    Up to a thousand rows are counted, in 0.1 ms. Beyond that, the number comes from PostgreSQL's statistics.
+    """
+    return f"""(
+        SELECT CASE WHEN reltuples > 1000 THEN reltuples::bigint ELSE (
+            SELECT count(*) FROM (SELECT FROM {table} WHERE {where} LIMIT 1001) AS counted
+        ) END FROM pg_class WHERE oid = '{index or table}'::regclass
+    )"""
+
+
+# Timeouts for special work --------------------------------------------------------------------------------------------
+
+# A process starts with the timeouts of its usual work (`settings.DATABASE_TIMEOUTS`). Work that takes longer, or that
+# must not make other sessions wait, sets its own.
+
+# Exports hold a snapshot while others copy rows, and write to a lake that may be slow.
+REPORTS = Timeouts(statement_seconds=4 * 3600, lock_seconds=10, idle_seconds=0)
+# While a migration waits for a lock, all other sessions wait behind it.
+MIGRATIONS = Timeouts(statement_seconds=0, lock_seconds=10, idle_seconds=0)
+
+
+def connection_parameters() -> dict[str, Any]:
+    """Return the connection parameters of the configured database, without those for Django's synchronous cursors."""
+    parameters: dict[str, Any] = connection.get_connection_params()
+    return {name: value for name, value in parameters.items() if name not in {"cursor_factory", "context"}}
+
+
+def is_marked_ready(data_dir: Path) -> bool:
+    """Return whether the `postmaster.pid` of a local PostgreSQL says that it accepts connections.
+
+    Read it before a connection to a server that may be starting, because PostgreSQL logs an error for each connection
+    that comes too early. A server that was killed leaves the file behind.
+    """
+    try:
+        lines = (data_dir / "postmaster.pid").read_bytes().splitlines()
+    except FileNotFoundError:
+        return False
+    return lines[-1:] == [b"ready   "]
+
+
+@contextmanager
+def timeouts(wanted: Timeouts) -> Iterator[None]:
+    """Set the timeouts of this thread's connection for the duration of a block."""
+    set_timeouts(wanted)
+    try:
+        yield
+    finally:
+        if connection.connection is not None and not connection.connection.closed:
+            names = list(wanted.settings)
+            write("SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = ANY (%s)", [names])
+            _own().timeout_seconds = settings.DATABASE_TIMEOUTS.answer_seconds
+
+
+def set_timeouts(wanted: Timeouts) -> None:
+    """Set the timeouts of this thread's connection for as long as it is open."""
+    names, values = list(wanted.settings), list(wanted.settings.values())
+    write(
+        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS _ (name, value)", [names, values]
+    )
+    _own().timeout_seconds = wanted.answer_seconds
+
+
+def _own() -> TimedConnection:
+    assert isinstance(connection.connection, TimedConnection)  # noqa: S101 - of our backend
+    return connection.connection

@@ -7,20 +7,26 @@ refuse messages that are dated 20 seconds off.
 
 The database's own clock may leap, too, and everything that waits would expire. So a process that ran before does not
 follow a leap ahead that its machine's clock did not make (docs/decisions/0070).
+
+Also here: the UTC days to which rows belong by their times (`kit.db.partitions`).
 """
 
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
 from time import monotonic
-from typing import cast
+from typing import LiteralString, cast
 
 import structlog
 from django.utils import timezone
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 
 log = structlog.get_logger(__name__)
 
 MAX_LEAP = timedelta(hours=1)
+DAY = timedelta(days=1)
+# For this long a copy of an envelope, or of a request that notified nobody, is recognised.
+RECENT = timedelta(days=3)
 
 
 class Clock:
@@ -66,3 +72,26 @@ def database_now() -> datetime:
     """Read the time from the database. Code that deletes or expires rows, or closes a day, uses no other clock."""
     [(now,)] = fetch("SELECT clock_timestamp()")
     return clock.set(cast("datetime", now))
+
+
+def day_of(at: datetime) -> date:
+    """Return the UTC day of a time, in whose partition a row belongs that ended then."""
+    return at.astimezone(UTC).date()
+
+
+def with_days(sql: LiteralString, now: datetime) -> LiteralString:
+    """Return a statement with ``{days}`` replaced by the days on which the rows that it needs may have ended, and
+    ``{since}`` and ``{until}`` by the times between which rows of the last `RECENT` days came.
+
+    The days are yesterday, today, and also tomorrow, for a clock that is set back. They are literals, because with a
+    parameter PostgreSQL would plan the statement each time.
+    """
+    today = day_of(now)
+    days = ", ".join(f"'{today + number * DAY}'" for number in (-1, 0, 1))
+    since, until = (f"'{today + number * DAY} 00:00+00'" for number in (-RECENT.days, 2))
+    return sql.replace("{days}", days).replace("{since}", since).replace("{until}", until)
+
+
+def first_day(received: Iterable[datetime]) -> date:
+    """Return the first day on which a row of requests with these times of receipt may have ended."""
+    return day_of(min(received) - DAY)  # the clock may have been set back

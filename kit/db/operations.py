@@ -8,8 +8,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+from kit.db.base import fetch
 from kit.db.partitions import PARTITIONS, STORAGE, UNDER_WAY, DayTable
-from kit.db.statements import fetch
 
 # Rows leave a table of open rows as fast as they arrive, also where millions wait.
 PASSED_THROUGH: LiteralString = f"{STORAGE}, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000"

@@ -18,25 +18,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from typing import LiteralString
+from time import monotonic, sleep
+from typing import Any, LiteralString
 
 import structlog
 from django.db import Error, connection, transaction
+from django.db.models import QuerySet
 
-from kit.db.connections import timeouts
-from kit.db.deleting import SET_SIZE, remove
+from kit.db.base import fetch, timeouts
+from kit.db.clock import DAY, day_of
 from kit.db.reasons import is_lock_timeout, reason
 from kit.db.sessions import Timeouts
-from kit.db.statements import fetch
 
 log = structlog.get_logger(__name__)
 
-DAY = timedelta(days=1)
 MADE_AHEAD = 1  # partitions. The tables have some thirty indexes together, and each day has as many.
 # Longer than it takes to make a partition.
 SOON = timedelta(hours=1)
-# For this long a copy of an envelope, or of a request that notified nobody, is recognised.
-RECENT = timedelta(days=3)
 # To attach or drop a partition, PostgreSQL locks the whole table, and other sessions wait behind a waiting lock.
 LOCK_TIMEOUT = "100ms"
 # At most this many rows of the default partition are read and moved under a lock, in a second or two.
@@ -260,28 +258,56 @@ def _execute(sql: str) -> None:
         cursor.execute(sql)
 
 
-def day_of(at: datetime) -> date:
-    """Return the UTC day of a time, in whose partition a row belongs that ended then."""
-    return at.astimezone(UTC).date()
-
-
 def _midnight(at: datetime) -> datetime:
     return datetime.combine(day_of(at), time(), UTC)
 
 
-def with_days(sql: LiteralString, now: datetime) -> LiteralString:
-    """Return a statement with ``{days}`` replaced by the days on which the rows that it needs may have ended, and
-    ``{since}`` and ``{until}`` by the times between which rows of the last `RECENT` days came.
+# Deletion of expired rows ---------------------------------------------------------------------------------------------
 
-    The days are yesterday, today, and also tomorrow, for a clock that is set back. They are literals, because with a
-    parameter PostgreSQL would plan the statement each time.
+# Each step of a purge is a commit of its own. So a purge never holds a lock for long, and can stop after any step: the
+# next purge continues. It hardly waits for locks: rows that another session has locked are left for the next purge.
+
+# A purge takes at most this long, and pauses for half of it, so that other sessions can use the database.
+PURGE_SECONDS = 20.0
+CHUNK_SIZE = 2_000
+# Rows that one statement of `remove` deletes, in about a tenth of a second.
+SET_SIZE = 5_000
+TIMEOUTS = Timeouts(statement_seconds=60, lock_seconds=1)
+
+
+def delete_in_chunks(rows: QuerySet[Any]) -> Iterator[int]:
+    """Delete ordered rows, and the rows that depend on them. Yield the number of rows of each step."""
+    while keys := list(rows.values_list("pk", flat=True)[:CHUNK_SIZE]):
+        rows.model._default_manager.filter(pk__in=keys).delete()  # noqa: SLF001
+        yield len(keys)
+
+
+def remove(sql: LiteralString, **parameters: Any) -> Iterator[int]:
+    """Repeat a statement that deletes up to `SET_SIZE` rows and returns their number. Yield the number of each step.
+
+    It is for tables that grow with the traffic, because the rows never leave the database. The statement must contain
+    its limit as a literal. With a parameter, PostgreSQL plans for a tenth of the table, and reads all of it.
     """
-    today = day_of(now)
-    days = ", ".join(f"'{today + number * DAY}'" for number in (-1, 0, 1))
-    since, until = (f"'{today + number * DAY} 00:00+00'" for number in (-RECENT.days, 2))
-    return sql.replace("{days}", days).replace("{since}", since).replace("{until}", until)
+    while True:
+        [(removed,)] = fetch(sql, parameters)
+        yield removed
+        if removed < SET_SIZE:
+            return
 
 
-def first_day(received: Iterable[datetime]) -> date:
-    """Return the first day on which a row of requests with these times of receipt may have ended."""
-    return day_of(min(received) - DAY)  # the clock may have been set back
+def run_for_a_while(steps: Iterable[int]) -> int:
+    """Run steps for up to `PURGE_SECONDS`, and return the number of rows that they removed. The next run continues.
+
+    After each step, pause for as long as the step took.
+    """
+    begin = step_began = monotonic()
+    removed = 0
+    with timeouts(TIMEOUTS):
+        for rows in steps:
+            removed += rows
+            now = monotonic()
+            if now - begin > PURGE_SECONDS:
+                break
+            sleep(now - step_began)
+            step_began = monotonic()
+    return removed

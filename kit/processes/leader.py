@@ -28,9 +28,8 @@ import psycopg
 import structlog
 from prometheus_client import Gauge
 
-from kit.db.connections import connection_parameters
+from kit.db.base import connection_parameters, fetch
 from kit.db.reasons import reason
-from kit.db.statements import fetch
 from kit.processes.status import ChangeFilter, StatusCache
 
 log = structlog.get_logger(__name__)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.backoff import Backoff, doubled
+from kit.http import Backoff, doubled
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 1.0), (1, 2.0), (3, 8.0), (4, 10.0), (10**9, 10.0)])
@@ -24,7 +24,7 @@ def test_a_peer_has_recovered_once_it_has_worked_for_as_long_as_the_longest_paus
 ) -> None:
     """`w`: an attempt succeeds, `f`: it fails. Each line says after how many seconds, and what is known then."""
     now = [100.0]
-    monkeypatch.setattr("kit.backoff.monotonic", lambda: now[0])
+    monkeypatch.setattr("kit.http.monotonic", lambda: now[0])
     backoff = Backoff(max_seconds=2.0)
     steps = [(0, "w", 0), (0, "f", 1), (0.1, "w", 1), (1.8, "w", 1), (0.1, "f", 2), (1.0, "w", 2), (2.0, "w", 0)]
     recovered = []

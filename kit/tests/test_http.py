@@ -13,8 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kit.backoff import DISTRUST_SECONDS, Peers
-from kit.http import ERRORS, NEVER_SENT, Answer, BadAnswer, Connections, ask, submit
+from kit.http import DISTRUST_SECONDS, ERRORS, NEVER_SENT, Answer, BadAnswer, Connections, Peers, ask, submit
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

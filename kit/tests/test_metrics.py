@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 from prometheus_client import CollectorRegistry, Counter
 
-from kit.metrics import AskedGauge, BatchHistogram, count, observe
+from kit.telemetry import AskedGauge, BatchHistogram, count, observe
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from time import time_ns
 import pytest
 import structlog
 
-from kit import otlp, tracing
+from kit import otlp, telemetry
 from kit.otlp import EXPORTED, LOCATIONS, NAMES, is_allowed, sorted_out
 from kit.processes.tasks import TaskFailed
-from kit.tracing import BatchTrace, Role, note, step, trace_of
+from kit.telemetry import BatchTrace, Role, note, step, trace_of
 from tests.rig.collector import attributes, collected
 
 A, B = b"a" * 32, b"b" * 32
@@ -101,7 +101,7 @@ def test_spans_for_a_collector_that_refuses_them_are_dropped_and_logged_once(col
     collecting.status = 400
     for _ in range(2):
         step("send", A, {}, began_ns=time_ns())
-        tracing.exporter().flush()
+        telemetry.exporter().flush()
     assert collecting.spans == []
     assert caplog.text.count("collector_takes_nothing") == 1
 
@@ -110,14 +110,14 @@ def test_a_process_that_ends_sends_its_spans_but_does_not_wait_for_an_unreachabl
     collecting, settings, monkeypatch
 ):
     step("send", A, {}, began_ns=time_ns())
-    tracing.close()
+    telemetry.close()
     assert [span.name for span in collecting.spans] == ["send"]
     settings.OTLP_URL = "http://127.0.0.1:1"
     exporter = otlp.Exporter()
-    monkeypatch.setattr(tracing, "exporter", lambda: exporter)
+    monkeypatch.setattr(telemetry, "exporter", lambda: exporter)
     for _ in range(otlp.MAX_WAITING + 10):
         step("send", A, {}, began_ns=time_ns())
-    tracing.close()
+    telemetry.close()
     assert not exporter._spans
 
 
@@ -126,7 +126,7 @@ def test_an_error_does_not_wait_until_all_spans_are_sent(collecting, monkeypatch
     monkeypatch.setattr(otlp, "MAX_IN_A_BATCH", 1)
     for _ in range(3):
         step("send", A, {}, began_ns=time_ns())
-    tracing.exporter().error("late", {}, at_ns=time_ns(), severity="ERROR", trace=None)
+    telemetry.exporter().error("late", {}, at_ns=time_ns(), severity="ERROR", trace=None)
     collecting.finish()
     assert [error.event_name for error in collecting.errors] == ["late"]
     assert b"late" in b"".join(collecting.bodies[:2])  # the thread of the exporter may have sent a span before
@@ -134,14 +134,14 @@ def test_an_error_does_not_wait_until_all_spans_are_sent(collecting, monkeypatch
 
 def test_an_error_of_tracing_does_not_reach_the_caller(settings, monkeypatch, caplog):
     settings.TRACES, settings.TRACES_SHARE = True, 1.0
-    monkeypatch.setattr(tracing, "exporter", lambda: 1 / 0)
+    monkeypatch.setattr(telemetry, "exporter", lambda: 1 / 0)
     step("send", A, {}, began_ns=time_ns())
     assert "ZeroDivisionError" in caplog.text
 
 
 def reported(collecting, say):
     """Return the record that the collector receives of an error that ``say`` logs."""
-    handler = tracing.ErrorHandler()
+    handler = telemetry.ErrorHandler()
     logging.getLogger().addHandler(handler)
     try:
         say()
@@ -181,7 +181,7 @@ def test_an_exception_is_sent_with_its_place_and_without_its_text(collecting, er
 
     (record,) = reported(collecting, say)
     shown = attributes(record.attributes)
-    assert (record.body.string_value, shown["exception.type"]) == (tracing.LIBRARY_ERROR, name)
+    assert (record.body.string_value, shown["exception.type"]) == (telemetry.LIBRARY_ERROR, name)
     assert shown["exception.stacktrace"].endswith(stack)
     assert not [word for word in ("5ecret", "abab", "Cannot store") if word in str(record)]
 

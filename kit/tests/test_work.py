@@ -8,7 +8,7 @@ from django.db import connection
 
 from kit import work
 from kit.batches.batch import LONG_AGO
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from tests.rig.statements import other_session
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,9 +15,8 @@ from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Bucket, own_buckets
-from kit.db.base import Rows
-from kit.db.statements import Statement, fetch_each
-from kit.metrics import count
+from kit.db.base import Rows, Statement, fetch_each
+from kit.telemetry import count
 from notifications import metrics
 from notifications.acceptance import statements, storing
 from notifications.acceptance.limits import (

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kit.buckets.bucket import BucketLimits, Limit
-from kit.db.partitions import day_of
-from kit.db.statements import fetch, write
-from kit.metrics import count
+from kit.db.base import fetch, write
+from kit.db.clock import day_of
+from kit.telemetry import count
 from notifications import metrics
 from notifications.acceptance import statements
 from notifications.messages import APART, Effect, PushLimit

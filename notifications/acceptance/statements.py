@@ -2,7 +2,7 @@
 
 from typing import LiteralString
 
-from kit.db.statements import array_value, table
+from kit.db.base import array_value, table
 from notifications.messages import Outcome
 from notifications.models import (
     NOTIFICATION,

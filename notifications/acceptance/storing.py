@@ -20,10 +20,9 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from kit.batches.batch import wake as wake_workers
-from kit.db.base import Rows
-from kit.db.partitions import day_of, first_day, with_days
-from kit.db.statements import Statement, fetch, write, write_rows
-from kit.metrics import count
+from kit.db.base import Rows, Statement, fetch, write, write_rows
+from kit.db.clock import day_of, first_day, with_days
+from kit.telemetry import count
 from notifications import metrics
 from notifications.acceptance import statements
 from notifications.models import EndedNotification, Notification

@@ -17,9 +17,9 @@ from typing import LiteralString, NamedTuple
 import structlog
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import day_of, with_days
-from kit.db.statements import array_value, write, write_rows
-from kit.metrics import count, count_returned, observe
+from kit.db.base import array_value, write, write_rows
+from kit.db.clock import day_of, with_days
+from kit.telemetry import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification

@@ -13,9 +13,9 @@ from itertools import chain
 from typing import LiteralString
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import day_of, first_day
-from kit.db.statements import array_value, fetch, fetch_each, write_rows
-from kit.metrics import observe
+from kit.db.base import array_value, fetch, fetch_each, write_rows
+from kit.db.clock import day_of, first_day
+from kit.telemetry import observe
 from notifications.delivery.recording import Change
 from notifications.messages import Answer
 from notifications.metrics import ANSWER_SECONDS

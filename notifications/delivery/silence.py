@@ -21,9 +21,9 @@ import structlog
 from django.conf import settings
 from django.db import Error
 
+from kit.db.base import fetch
 from kit.db.clock import clock
 from kit.db.reasons import reason
-from kit.db.statements import fetch
 from notifications.messages import Outcome, QueueKey, Result
 from notifications.queues.claim import Claim
 

@@ -19,8 +19,7 @@ from django.conf import settings
 from kit.batches.batch import LONG_AGO, Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.inflight import InFlight
 from kit.db.clock import clock
-from kit.metrics import count
-from kit.tracing import Role, note, step
+from kit.telemetry import Role, count, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change
 from notifications.delivery.silence import FirstAttempts, began

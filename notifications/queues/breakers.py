@@ -24,8 +24,8 @@ import structlog
 from django.db.models import Case, DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce, Least
 
-from kit.db.statements import fetch, table
-from kit.metrics import count
+from kit.db.base import fetch, table
+from kit.telemetry import count
 from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, ChannelKey, Outcome, Result
 from notifications.metrics import ROUTES_DISABLED
 from notifications.queues import halts, queues

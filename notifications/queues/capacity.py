@@ -24,7 +24,7 @@ from typing import LiteralString, NamedTuple
 from django.conf import settings
 
 from kit.batches.looking import since
-from kit.db.statements import fetch, write
+from kit.db.base import fetch, write
 from kit.http import MAX_CONNECTIONS
 from kit.processes import once
 from notifications.messages import ChannelKey, QueueKey

@@ -14,10 +14,9 @@ from typing import Any, LiteralString
 import structlog
 
 from kit.batches.batch import LONG_AGO
-from kit.db.partitions import day_of
-from kit.db.statements import array_value, fetch, write, write_rows
-from kit.metrics import count
-from kit.tracing import is_on
+from kit.db.base import array_value, fetch, write, write_rows
+from kit.db.clock import day_of
+from kit.telemetry import count, is_on
 from notifications.messages import Outcome, Push, QueueKey, Result, channel_key
 from notifications.metrics import LEFT_BEHIND
 from notifications.models import Halt, Notification, OpenNotification

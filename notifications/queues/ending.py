@@ -4,9 +4,9 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Literal, LiteralString
 
-from kit.db.partitions import day_of
-from kit.db.statements import fetch
-from kit.metrics import count
+from kit.db.base import fetch
+from kit.db.clock import day_of
+from kit.telemetry import count
 from notifications.metrics import FINISHED
 from notifications.models import NOTIFICATION, Notification
 

@@ -22,8 +22,8 @@ import structlog
 from django.conf import settings
 
 from kit.batches.batch import wake as wake_workers
-from kit.db.statements import fetch, write
-from kit.metrics import count
+from kit.db.base import fetch, write
+from kit.telemetry import count
 from notifications.gateways import registry
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES

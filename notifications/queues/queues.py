@@ -18,8 +18,7 @@ from typing import LiteralString, NamedTuple
 
 from django.db.models import QuerySet
 
-from kit.db.base import Rows
-from kit.db.statements import Statement, fetch, write
+from kit.db.base import Rows, Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue
 from notifications.queues.ending import WAITS

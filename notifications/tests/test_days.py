@@ -12,9 +12,10 @@ from django.conf import LazySettings
 from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
-from kit.db.partitions import MADE_AHEAD, with_days
+from kit.db.base import fetch
+from kit.db.clock import with_days
+from kit.db.partitions import MADE_AHEAD
 from kit.db.reasons import is_conflict
-from kit.db.statements import fetch
 from notifications import retention, tasks
 from notifications.acceptance import storing
 from notifications.acceptance.statements import REFUSE_ENDED

@@ -73,7 +73,7 @@ def configure_logging(*, as_json: bool, level: str, exports_errors: bool = False
             "formatters": {"structlog": formatter},
             "handlers": {
                 "stderr": {"class": "logging.StreamHandler", "formatter": "structlog"},
-                **({"collector": {"class": "kit.tracing.ErrorHandler"}} if exports_errors else {}),
+                **({"collector": {"class": "kit.telemetry.ErrorHandler"}} if exports_errors else {}),
             },
             "root": {
                 "handlers": ["stderr", *(["collector"] if exports_errors else [])],

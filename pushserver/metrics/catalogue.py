@@ -9,7 +9,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import notifications.metrics
 import pushserver.console.notifications.gauges
 import registrations.metrics
-from kit.metrics import AskedGauge, StoredGauge
+from kit.telemetry import AskedGauge, StoredGauge
 from pushserver.console.parts import parts
 from pushserver.metrics import names
 

@@ -1,7 +1,7 @@
 """Metrics of the server as a whole. `waku_bridge/metrics.py` explains the rules for metrics."""
 
-from kit.metrics import AskedGauge
 from kit.processes.starting import OWN_FAULT
+from kit.telemetry import AskedGauge
 
 __all__ = ["INDICATOR", "OWN_FAULT", "QUEUE_TASKS"]
 

@@ -11,8 +11,7 @@ from django.core.management.sql import emit_pre_migrate_signal
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
-from kit.db.connections import MIGRATIONS, timeouts
-from kit.db.statements import fetch, write
+from kit.db.base import MIGRATIONS, fetch, timeouts, write
 from pushserver.release import NO_WAY_UP, PROJECT, compare, version
 from tests.rig.server import manage_py
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import unused_port
 from django.db import connection
 from django.utils import timezone
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from notifications.acceptance import storing
 from notifications.gateways.gorush.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
-from kit.db.statements import table
+from kit.db.base import table
 from notifications.bridges import CANARY_INSTALLATIONS, CANARY_PSEUDONYMS
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
 from notifications.rules.policy import Verdict

@@ -22,7 +22,7 @@ import psycopg
 from django.conf import settings
 from django.db import connection, transaction
 
-from kit.db.connections import REPORTS, timeouts
+from kit.db.base import REPORTS, timeouts
 from spark_reports.export.copying import copy_table, merge_small
 from spark_reports.export.pseudonyms import PseudonymKey, Subject
 from spark_reports.export.queries import IN_PARTS, QUERIES, Hours

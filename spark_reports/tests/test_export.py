@@ -24,7 +24,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from kit.db.connections import REPORTS
+from kit.db.base import REPORTS
 from notifications import retention
 from notifications.gateways.gorush.errors import seed_rules
 from notifications.models import RefusedRequest

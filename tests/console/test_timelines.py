@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from kit.buckets.bucket import Limit
-from kit.tracing import trace_of
+from kit.telemetry import trace_of
 from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
 from notifications.gateways.gorush.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key

@@ -10,7 +10,7 @@ from django.conf import LazySettings
 from django.test import Client
 from django.utils import timezone
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from notifications.gateways import registry
 from notifications.models import Attempt
 from pushserver.console import parts as operations

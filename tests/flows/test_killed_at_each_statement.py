@@ -24,8 +24,7 @@ import pytest
 from django.db import connection
 
 from embedded.servers.postgres import EmbeddedPostgres
-from kit.db.base import DatabaseWrapper
-from kit.db.statements import fetch
+from kit.db.base import DatabaseWrapper, fetch
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType

@@ -11,8 +11,8 @@ from django.utils import timezone
 from kit.batches.batch import LONG_AGO, Step
 from kit.batches.looking import OVERLAP, query_of
 from kit.batches.models import StepMark
+from kit.db.base import fetch
 from kit.db.sessions import BATCH_WORKER, set_all
-from kit.db.statements import fetch
 from notifications.models import Notification, OpenRequest
 from notifications.queues import capacity, queues
 from pushserver.console.health.stored import gauges

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from django.conf import LazySettings
 
-from kit.db.connections import MIGRATIONS, REPORTS, timeouts
-from kit.db.deleting import run_for_a_while
-from kit.db.partitions import day_of
+from kit.db.base import MIGRATIONS, REPORTS, fetch, timeouts
+from kit.db.clock import day_of
+from kit.db.partitions import run_for_a_while
 from kit.db.sessions import BATCH_WORKER, Timeouts
-from kit.db.statements import fetch
 from notifications import tasks as notification_tasks
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.config.tests.test_role import begun, printed

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from kit import otlp, tracing
+from kit import otlp, telemetry
 from tests.rig.peers import serve
 
 
@@ -81,7 +81,7 @@ def collected(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collec
     with collector() as running:
         settings.TRACES, settings.TRACES_SHARE, settings.OTLP_URL = True, 1.0, running.url
         exporter = otlp.Exporter()
-        monkeypatch.setattr(tracing, "exporter", lambda: exporter)
+        monkeypatch.setattr(telemetry, "exporter", lambda: exporter)
         running.finish = exporter.flush
         yield running
         running.finish()

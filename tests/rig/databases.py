@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from embedded.servers.postgres import EmbeddedPostgres
-from kit.db.connections import connection_parameters
+from kit.db.base import connection_parameters
 
 TEMPLATE = "tests_template"
 

@@ -29,8 +29,8 @@ from django.db.models import (
 )
 from django.utils import timezone
 
-from kit.db.partitions import day_of
-from kit.db.statements import fetch
+from kit.db.base import fetch
+from kit.db.clock import day_of
 from notifications.acceptance.statements import NEW_IDS
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import PushNotification, QueueKey, ReportError

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from kit.buckets import shared
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from waku_bridge.messages import LEADER
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from typing import LiteralString
 
 import structlog
 
-from kit.db.statements import fetch
-from kit.metrics import count
+from kit.db.base import fetch
+from kit.telemetry import count
 from waku_bridge.inbox import inbox
 from waku_bridge.metrics import ENVELOPES_PROCESSED
 from waku_bridge.models import EndedEnvelope, EnvelopeFault

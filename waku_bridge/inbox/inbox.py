@@ -15,8 +15,8 @@ from django.db.models.functions import Now
 
 from kit.batches.batch import LONG_AGO
 from kit.batches.looking import since
-from kit.db.statements import array_value, fetch, write, write_rows
-from kit.metrics import count
+from kit.db.base import array_value, fetch, write, write_rows
+from kit.telemetry import count
 from notifications.messages import PushRequest
 from waku_bridge import query_topics
 from waku_bridge.inbox.priority import BUDGET, BYTES_PER_UNIT

@@ -17,8 +17,7 @@ from django.conf import settings
 from kit.buckets.bucket import BucketLimits, Buckets, Charge, Limit, per_minute
 from kit.buckets.shared import own_buckets
 from kit.db.clock import clock
-from kit.metrics import count, observe
-from kit.tracing import note
+from kit.telemetry import count, note, observe
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted
 from notifications.messages import PushRequest

@@ -19,12 +19,9 @@ import structlog
 
 from kit import work
 from kit.batches.batch import Batch, Step, Work
-from kit.db.base import Written
-from kit.db.clock import clock
-from kit.db.partitions import day_of, with_days
-from kit.db.statements import write
-from kit.metrics import count, observe
-from kit.tracing import note
+from kit.db.base import Written, write
+from kit.db.clock import clock, day_of, with_days
+from kit.telemetry import count, note, observe
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from registrations.messages import QueryInfo

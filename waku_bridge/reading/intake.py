@@ -24,13 +24,12 @@ import psycopg
 import structlog
 from django.db import close_old_connections
 
-from kit.backoff import Backoff
 from kit.buckets.bucket import Buckets, Charge, per_minute
+from kit.db.base import connection_parameters
 from kit.db.clock import clock
-from kit.db.connections import connection_parameters
-from kit.metrics import count
+from kit.http import Backoff
 from kit.processes.leader import Term
-from kit.tracing import Role, is_on, step
+from kit.telemetry import Role, count, is_on, step
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope
 from waku_bridge.metrics import (

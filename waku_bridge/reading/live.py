@@ -16,9 +16,9 @@ import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
 
-from kit.backoff import Backoff
 from kit.db.clock import clock
 from kit.db.reasons import reason
+from kit.http import Backoff
 from kit.processes.leader import Term, wait
 from kit.processes.starting import note_refusal
 from kit.processes.status import ChangeFilter, StatusCache

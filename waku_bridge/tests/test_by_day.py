@@ -11,9 +11,8 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from kit.db.connections import connection_parameters
-from kit.db.partitions import day_of, with_days
-from kit.db.statements import fetch
+from kit.db.base import connection_parameters, fetch
+from kit.db.clock import day_of, with_days
 from pushserver.console.waku import operator_actions
 from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put

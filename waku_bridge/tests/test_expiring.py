@@ -7,7 +7,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from kit.db.partitions import MADE_AHEAD, day_of
+from kit.db.clock import day_of
+from kit.db.partitions import MADE_AHEAD
 from notifications.models import Notification
 from pushserver.console.health.indicators import State
 from pushserver.console.health.snapshot import take_snapshot

@@ -11,8 +11,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from kit.batches.batch import LONG_AGO
+from kit.db.base import fetch
 from kit.db.sessions import BATCH_WORKER, set_all
-from kit.db.statements import fetch
 from registrations.models import Registration, Route
 from tests.rig.conversation import OUTSIDER, SENDER, push, put, query, registration, replies_to, request, say
 from tests.rig.delivering import Process

@@ -11,8 +11,8 @@ from django.conf import LazySettings
 from django.core.management import call_command
 from django.db import OperationalError, connection
 
+from kit.db.base import connection_parameters
 from kit.db.clock import clock as clock_of_database
-from kit.db.connections import connection_parameters
 from notifications.models import Notification
 from tests.rig.statements import before_each_statement
 from xmpp_bridge import handler

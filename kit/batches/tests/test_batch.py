@@ -19,9 +19,9 @@ from django.utils import timezone
 from kit.batches.batch import CHANNEL, LIMIT, LONG_AGO, Step, Wakeup, Work, wake
 from kit.batches.looking import WaitingRows
 from kit.batches.worker import WAITS, Worker
+from kit.db.base import fetch
 from kit.db.reasons import REASONS
 from kit.db.sessions import BATCH_WORKER
-from kit.db.statements import fetch
 from kit.processes.leader import BATCHES
 from registrations.models import TopicKey
 from tests.rig.logs import capture_logs

@@ -8,7 +8,7 @@ import pytest
 from kit.batches.batch import LONG_AGO, Step
 from kit.batches.looking import AT_FIRST, OVERLAP, WaitingRows, since
 from kit.batches.models import StepMark
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from registrations.models import TopicKey
 
 pytestmark = pytest.mark.django_db

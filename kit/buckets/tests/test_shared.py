@@ -16,7 +16,7 @@ from kit.buckets import bucket, shared
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.models import SharedBucket
 from kit.buckets.shared import Share, SharedBuckets, forget_full, own_share
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from tests.rig.server import wait_until
 from tests.rig.statements import other_session, statements
 

@@ -9,12 +9,10 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models import Index
 from django.utils import timezone
 
-from kit.db import deleting, partitions
-from kit.db.connections import connection_parameters
-from kit.db.deleting import delete_in_chunks
+from kit.db import partitions
+from kit.db.base import connection_parameters, fetch, stored
 from kit.db.operations import AddIndexAnew, PartitionByDay
-from kit.db.partitions import MADE_AHEAD, DayTable
-from kit.db.statements import fetch, stored
+from kit.db.partitions import MADE_AHEAD, DayTable, delete_in_chunks
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 
@@ -210,7 +208,7 @@ def test_an_index_that_exists_or_is_invalid_is_created_again(left_behind: str) -
 
 
 def test_rows_are_removed_in_small_steps_and_few_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kit.db.deleting.CHUNK_SIZE", 2)
+    monkeypatch.setattr("kit.db.partitions.CHUNK_SIZE", 2)
     for _ in range(5):
         rows.make_event(kind=RegistrationEvent.Kind.EXPIRED, at=timezone.now() - timedelta(days=800))
     assert list(delete_in_chunks(RegistrationEvent.objects.order_by("at"))) == [2, 2, 1]
@@ -220,6 +218,6 @@ def test_rows_are_removed_in_small_steps_and_few_rows_are_counted(monkeypatch: p
 
 @pytest.mark.django_db
 def test_a_purge_leaves_the_rest_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deleting, "PURGE_SECONDS", -1)
+    monkeypatch.setattr(partitions, "PURGE_SECONDS", -1)
 
-    assert deleting.run_for_a_while(iter([5, 5, 5])) == 5
+    assert partitions.run_for_a_while(iter([5, 5, 5])) == 5

@@ -15,11 +15,10 @@ from django.utils import timezone
 from embedded.servers.postgres import SOCKET_NAME
 from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.batches.worker import Worker
-from kit.db.connections import MIGRATIONS, REPORTS, timeouts
-from kit.db.deleting import TIMEOUTS
+from kit.db.base import MIGRATIONS, REPORTS, fetch, timeouts, write
+from kit.db.partitions import TIMEOUTS
 from kit.db.reasons import is_lock_timeout, is_unavailable, sqlstate
 from kit.db.sessions import BATCH_WORKER, EVERY_SESSION, Timeouts
-from kit.db.statements import fetch, write
 from kit.processes import leader
 from tests.rig.postgres import silent_proxy
 from waku_bridge.metrics import LOCK_HELD

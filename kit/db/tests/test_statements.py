@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
-from kit.db.statements import array_value, fetch, fetch_each, write, write_rows
+from kit.db.base import array_value, fetch, fetch_each, write, write_rows
 from registrations.models import TopicKey
 from tests.rig.rows import make_topic_key
 from tests.rig.statements import round_trips

@@ -7,8 +7,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from kit.db.connections import connection_parameters
-from kit.db.statements import fetch
+from kit.db.base import connection_parameters, fetch
 from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, dedup_key, withdraw

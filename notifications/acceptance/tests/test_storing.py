@@ -11,8 +11,8 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
+from kit.db.base import fetch
 from kit.db.reasons import sqlstate
-from kit.db.statements import fetch
 from notifications.acceptance import storing
 from notifications.acceptance.statements import NEW_IDS
 from notifications.messages import ChannelKey, Content, Grade, Outcome

@@ -9,9 +9,8 @@ from typing import Any
 import aiohttp
 from django.conf import settings
 
-from kit.backoff import Peers
 from kit.db.clock import clock
-from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, lasting_connections
+from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, Peers, lasting_connections
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rules
 from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
 from notifications.gateways.gorush.models import current_rules, unknown_errors

@@ -17,7 +17,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import DatabaseError, InterfaceError, models
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from kit.processes import once
 from notifications.gateways.gorush.errors import (
     ANY_PLATFORM,

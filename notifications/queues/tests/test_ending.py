@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from notifications.messages import Outcome
 from notifications.models import WAITING, Notification
 from notifications.queues.ending import end

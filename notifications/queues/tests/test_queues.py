@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.db.base import fetch
 from kit.db.sessions import BATCH_WORKER, set_all
-from kit.db.statements import fetch
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import breakers, halts, queues

@@ -20,7 +20,7 @@ from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kit.db.deleting import delete_in_chunks
+from kit.db.partitions import delete_in_chunks
 from kit.processes.status import StatusCache
 from kit.processes.tasks import WORKER_STOP
 from pushserver.console.canary.runs import BaseRun, RunState

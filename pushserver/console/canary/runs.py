@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 
-from kit.db.statements import table
+from kit.db.base import table
 
 
 class RunState(models.TextChoices):

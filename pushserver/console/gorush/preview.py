@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from django.db import OperationalError, connection, transaction
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from kit.display import counted
 from notifications.gateways.gorush.errors import ErrorRule, classify, rule_of
 from notifications.gateways.gorush.models import GatewayErrorRule

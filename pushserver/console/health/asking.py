@@ -23,8 +23,7 @@ from django.core.cache import cache as shared_cache
 from django.db import connection
 
 from kit.buckets.shared import SHOWN
-from kit.db.base import TimedConnection, TooOldError, refuse_too_old
-from kit.db.connections import is_marked_ready
+from kit.db.base import TimedConnection, TooOldError, is_marked_ready, refuse_too_old
 from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed, reason
 from kit.exposition import BROKEN, read_values
 from kit.processes.starting import OWN_FAULT

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from pushserver.console.health.indicators import Indicator, State, dated
 from pushserver.models import Alert, Incident
 

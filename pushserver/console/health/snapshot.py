@@ -6,7 +6,7 @@ from datetime import datetime
 import structlog
 from django.db import Error, transaction
 
-from kit.db.connections import timeouts
+from kit.db.base import timeouts
 from kit.db.reasons import is_closed, reason
 from kit.processes.status import ChangeFilter
 from pushserver.console.health import asking, judging, stored

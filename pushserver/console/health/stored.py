@@ -10,10 +10,10 @@ import structlog
 from django.conf import settings
 from django.db import Error, connection, transaction
 
+from kit.db.base import fetch
 from kit.db.sessions import Timeouts
-from kit.db.statements import fetch
 from kit.expiry.models import waiting
-from kit.metrics import StoredGauge
+from kit.telemetry import StoredGauge
 from notifications.models import Channel
 from pushserver.console.health import keys
 from pushserver.console.health.filling import Filling

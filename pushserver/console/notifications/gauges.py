@@ -1,7 +1,7 @@
 """The gauges of what waits to be delivered. Their rules are written in `waku_bridge/metrics.py`."""
 
 from kit.batches.looking import since
-from kit.metrics import StoredGauge
+from kit.telemetry import StoredGauge
 from notifications.models import Halt, Notification
 from notifications.queues.queues import OPEN_QUEUES, UNSORTED
 from registrations.token_types import sql_platform

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from kit.display import exact
 from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, Halt

@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from kit.display import host_of
-from kit.tracing import trace_of
+from kit.telemetry import trace_of
 from notifications.messages import Effect
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack

@@ -3,7 +3,7 @@
 from prometheus_client import Gauge
 
 from kit.batches.looking import since
-from kit.metrics import StoredGauge
+from kit.telemetry import StoredGauge
 from pushserver.console.waku.models import CanaryRun
 from waku_bridge.models import InboundEnvelope, OutboundReply
 

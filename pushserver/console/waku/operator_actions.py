@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 
 from kit.batches.batch import wake
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from registrations.models import TopicKey
 from waku_bridge.codec import topics
 from waku_bridge.identity import own_content_topics

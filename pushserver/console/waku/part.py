@@ -8,8 +8,8 @@ from typing import Any, ClassVar, LiteralString
 from django.conf import settings
 from django.db.models import Min
 
+from kit.db.base import fetch, table
 from kit.db.partitions import UNDER_WAY
-from kit.db.statements import fetch, table
 from kit.display import host_of
 from notifications.models import NotificationRequest
 from pushserver.console.canary.waku import canary

@@ -1,6 +1,6 @@
 """The metrics of the XMPP bridge that are read from the database, by the rules in `waku_bridge/metrics.py`."""
 
-from kit.metrics import StoredGauge
+from kit.telemetry import StoredGauge
 from pushserver.console.xmpp.models import CanaryRun
 from registrations.models import Route
 

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db.models import Count, Model
 from django.urls import reverse
 
-from kit.db.statements import fetch
+from kit.db.base import fetch
 from kit.expiry.models import waiting
 from notifications.models import Notification
 from pushserver.console.canary.xmpp import canary

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.db.base import fetch
 from kit.db.clock import clock
-from kit.db.statements import fetch
 from kit.processes.leader import Term
 from tests.rig import rows
 from tests.rig.conversation import PUBSUB_TOPIC

@@ -18,7 +18,7 @@ from django.test import Client
 from django.utils import timezone
 
 from kit.batches.batch import CHANNEL
-from kit.db.connections import connection_parameters
+from kit.db.base import connection_parameters
 from kit.processes.leader import WAKU_BRIDGE, holders
 from pushserver.console.checks.nodes import NOTICES
 from pushserver.console.checks.notices import Notice

@@ -11,8 +11,8 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from kit.backoff import Backoff
-from kit.db.connections import connection_parameters
+from kit.db.base import connection_parameters
+from kit.http import Backoff
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.logs import capture_logs
 from tests.rig.rows import make_watermark

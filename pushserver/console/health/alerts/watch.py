@@ -13,7 +13,7 @@ from django.db import Error, connection, transaction
 from django.db.models import prefetch_related_objects
 from django.utils import timezone
 
-from kit.db.connections import timeouts
+from kit.db.base import timeouts
 from kit.db.reasons import reason
 from pushserver.console.health import incidents, keys, stored
 from pushserver.console.health.alerts import planning, sending

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import LiteralString
 
-from kit.db.statements import fetch, write
+from kit.db.base import fetch, write
 from notifications.messages import Outcome
 from pushserver.console.health.history.volumes import MIB, volumes
 from pushserver.console.health.space import SIZE_OF_DATABASE

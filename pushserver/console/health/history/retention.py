@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.contrib.sessions.models import Session
 from django.db.models import Exists, OuterRef
 
-from kit.db.deleting import delete_in_chunks
+from kit.db.partitions import delete_in_chunks
 from pushserver.models import AccessRecord, FailedLogin, Incident, ServerStart
 
 INCIDENTS_KEPT = timedelta(days=30)

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import connection, transaction
 
-from kit.db.partitions import day_of, with_days
-from kit.db.statements import table
+from kit.db.base import table
+from kit.db.clock import day_of, with_days
 from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.console.parts import parts

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kit import exposition
 from kit.exposition import Counted, clear
-from kit.metrics import BatchHistogram, observe
+from kit.telemetry import BatchHistogram, observe
 from tests.rig.logs import capture_logs
 
 PROGRAM = """

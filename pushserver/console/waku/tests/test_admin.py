@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from kit.db.partitions import day_of
+from kit.db.clock import day_of
 from kit.processes.leader import WAKU_BRIDGE
 from pushserver.console.waku import operator_actions
 from pushserver.console.waku.admin import newest_lost, without_payloads

@@ -1,18 +1,10 @@
-"""Traces of messages through all processes, and error reports, for a collector that speaks OTLP over HTTP.
+"""What a process tells about its work: metrics, traces of messages, and error reports.
 
-    key of a message ──keyed digest──▶ id of its trace, and whether it is traced: the same in every process
-                                             │
-    work of a process for a message ─────────┴──▶ span ──▶ only what may leave (`kit.otlp`) ──▶ collector
+Metrics are counted in batches: one addition per metric and set of labels, made after the commit of the batch. Each app
+defines its metrics in its own `metrics.py`. Every process counts in files of its own, so counting needs no lock and no
+other server. `kit.exposition` adds them up.
 
-So a trace needs no storage, and processes need not pass its id to each other. A span is of a step of its own, or of a
-part of a step of a batch:
-
-    batch ──┬── step ──links──▶ the messages that it worked on
-            ├── step                     each has a span for the step in its own trace,
-            └── ...                      which links back to the step
-
-A batch is sent after its commit, and only if it worked on a traced message. Errors of tracing never reach the caller.
-While tracing is off it costs nothing: the protocol of OpenTelemetry is imported with the first span or error.
+Traces and error reports go to a collector that speaks OTLP over HTTP, where the settings name one.
 
 See docs/monitoring/README.md.
 """
@@ -20,7 +12,9 @@ See docs/monitoring/README.md.
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,17 +27,123 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import structlog
 from django.conf import settings
+from django.db import connection, transaction
+from prometheus_client import Counter as Metric
+from prometheus_client import Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily
 
+from kit.db.base import Written
 from kit.processes import once
 
 if TYPE_CHECKING:
     from kit.otlp import Exporter
 
 log = structlog.get_logger(__name__)
+Labels = tuple[str, ...]
+
+
+class BatchHistogram(Histogram):
+    """A histogram with one write per bucket for all values of a batch, where `observe` makes two writes per value."""
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Add all values."""
+        counts: Counter[int] = Counter()
+        total = 0.0
+        for value in values:
+            counts[bisect_left(self._upper_bounds, value)] += 1
+            total += value
+        for position, count in counts.items():
+            self._buckets[position].inc(count)
+        if counts:
+            self._sum.inc(total)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGauge:
+    """A gauge whose value is not counted, but read from a server when metrics are collected."""
+
+    name: str
+    documentation: str
+    labelnames: tuple[str, ...] = ()
+
+    def family(self, rows: Iterable[Sequence[object]]) -> GaugeMetricFamily:
+        """Return the values as a Prometheus family. A row of ``rows`` has the labels in their order, and the value.
+
+        Rows with the value None are left out.
+        """
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labelnames)
+        for *labels, value in rows:
+            if value is not None:
+                family.add_metric([str(label) for label in labels], float(str(value)))
+        return family
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGauge(AskedGauge):
+    """A gauge whose value a query reads. ``sql`` must be fast for tables of any size, by a partial index or a limit."""
+
+    sql: str = field(kw_only=True)
+
+
+def count(metric: Metric, facts: Iterable[Labels] | Mapping[Labels, int]) -> None:
+    """Add the facts of a batch to a counter after the commit, with one addition per set of labels.
+
+    ``facts`` are the labels of each fact, or the number of facts by labels. Errors of counting never reach the caller.
+    """
+    counts = Counter(facts)
+    if counts:
+        _once_committed(lambda: _add(metric, counts))
+
+
+def count_returned(metric: Metric, written: Written) -> None:
+    """Add the facts whose labels a statement returns. See `count`."""
+    _once_committed(lambda: _add(metric, Counter(written.rows())))
+
+
+def observe(histogram: BatchHistogram, values: Iterable[float], *labels: str) -> None:
+    """Add the values of a batch to a histogram after the commit."""
+    if kept := list(values):
+        _once_committed(lambda: (histogram.labels(*labels) if labels else histogram).observe_all(kept))
+
+
+def _once_committed(add: Callable[[], None]) -> None:
+    """Call ``add`` after the commit, or at once outside of a transaction.
+
+    The latter needs no connection, so that failures of the database can be counted.
+    """
+    if connection.in_atomic_block:
+        transaction.on_commit(add, robust=True)
+        return
+    try:
+        add()
+    except Exception as error:  # noqa: BLE001 - counting must not fail work that is done
+        log.error("not_counted", error=type(error).__name__)  # noqa: TRY400 - its text may quote a label
+
+
+def _add(metric: Metric, counts: Mapping[Labels, int]) -> None:
+    for labels, number in counts.items():
+        (metric.labels(*labels) if labels else metric).inc(number)
+
+
+# Traces ---------------------------------------------------------------------------------------------------------------
+#
+#     key of a message ──keyed digest──▶ id of its trace, and whether it is traced: the same in every process
+#                                              │
+#     work of a process for a message ─────────┴──▶ span ──▶ only what may leave (`kit.otlp`) ──▶ collector
+#
+# So a trace needs no storage, and processes need not pass its id to each other. A span is of a step of its own, or of a
+# part of a step of a batch:
+#
+#     batch ──┬── step ──links──▶ the messages that it worked on
+#             ├── step                     each has a span for the step in its own trace,
+#             └── ...                      which links back to the step
+#
+# A batch is sent after its commit, and only if it worked on a traced message. Errors of tracing never reach the caller.
+# While tracing is off it costs nothing: the protocol of OpenTelemetry is imported with the first span or error.
 
 TRACE_BYTES, SPAN_BYTES = 16, 8
-# The handler skips errors of the exporting code itself, which would cause new ones.
-OWN = ("kit.tracing", "kit.otlp")
+# The handler skips errors of the exporting code, which would cause new ones. (Those of tracing are warnings.)
+OWN = "kit.otlp"
 # Number of calls of a stack that are sent: the innermost ones.
 MAX_CALLS = 20
 LIBRARY_ERROR = "library_error"
