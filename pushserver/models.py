@@ -29,7 +29,7 @@ class AccessRecord(models.Model):
 
 
 class FailedLogin(models.Model):
-    """Wrong logins as one name from one network: see `console.accounts.guessing`."""
+    """Wrong logins as one name from one network: see `console.pages.logins`."""
 
     COUNTED = timedelta(minutes=15)  # since the last one
 
@@ -175,7 +175,7 @@ class Incident(models.Model):
 
     @property
     def worst(self) -> str:
-        return "red" if self.red_from else self.state
+        return "act now" if self.red_from else self.state  # as `State` has it, which this module may not import
 
 
 class AlertLevel(models.Model):

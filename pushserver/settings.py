@@ -420,22 +420,22 @@ INSTALLED_APPS = [
     "pushserver",  # last: it ends the start
 ]
 MIDDLEWARE = [
-    "pushserver.console.pages.frame.hosts.AnyHostMiddleware",
+    "pushserver.console.pages.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "pushserver.console.pages.frame.without_database.WithoutDatabaseMiddleware",
-    "pushserver.console.pages.accounts.sessions.NothingKeptMiddleware",
-    "pushserver.console.pages.accounts.sessions.WholePageMiddleware",
+    "pushserver.console.pages.without_database.WithoutDatabaseMiddleware",
+    "pushserver.console.pages.middleware.NothingKeptMiddleware",
+    "pushserver.console.pages.middleware.WholePageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "pushserver.console.pages.accounts.login_queue.AnonymousFormsMiddleware",
+    "pushserver.console.pages.middleware.AnonymousFormsMiddleware",
     "django_otp.middleware.OTPMiddleware",
-    "pushserver.console.pages.accounts.second_factor.SecondFactorMiddleware",
-    "pushserver.console.pages.accounts.sessions.WorkingSessionMiddleware",
-    "pushserver.console.pages.audit.AuditMiddleware",
+    "pushserver.console.pages.second_factor.SecondFactorMiddleware",
+    "pushserver.console.pages.middleware.WorkingSessionMiddleware",
+    "pushserver.console.pages.middleware.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "pushserver.console.toolkit.rest.problems.ProblemPages",
@@ -460,7 +460,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "pushserver.console.pages.accounts.passwords.NoWordOfOurs"},
+    {"NAME": "pushserver.console.pages.logins.NoWordOfOurs"},
 ]
 API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
@@ -532,14 +532,14 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-CSRF_FAILURE_VIEW = "pushserver.console.pages.accounts.refusals.stale_form"
+CSRF_FAILURE_VIEW = "pushserver.console.pages.middleware.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True  # keys and their QR codes, also on pages of django-otp that are not ours
 OTP_TOTP_ISSUER = "Push server"
 CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None
 
 if SHOWS_PAGES:
-    from pushserver.console.pages.frame.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
+    from pushserver.console.pages.theme import THEME as UNFOLD  # noqa: F401 - read by unfold
 else:
     # System checks would import what these settings name.
     ROOT_URLCONF, MIDDLEWARE = "", []

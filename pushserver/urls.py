@@ -3,15 +3,15 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from pushserver.console.health.health import healthz, readyz
-from pushserver.console.pages.accounts.second_factor import set_up
-from pushserver.console.pages.accounts.users import forget_user, show_user
 from pushserver.console.pages.alerts import choose_level, send_test, show_alerts
 from pushserver.console.pages.documentation import show_documentation
 from pushserver.console.pages.drain import change_drain, show_drain
 from pushserver.console.pages.find import find, found
 from pushserver.console.pages.peers import peer_urls
 from pushserver.console.pages.search import search_facts
+from pushserver.console.pages.second_factor import set_up
 from pushserver.console.pages.timeline import show_request_timeline, show_timeline
+from pushserver.console.pages.user import forget_user, show_user
 from pushserver.console.parts import parts
 from pushserver.metrics.exposition import metrics
 
@@ -46,7 +46,7 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
 ]
 
-handler400 = "pushserver.console.pages.accounts.refusals.bad_request"
-handler403 = "pushserver.console.pages.accounts.refusals.forbidden"
-handler404 = "pushserver.console.pages.accounts.refusals.not_found"
-handler500 = "pushserver.console.pages.frame.without_database.server_error"
+handler400 = "pushserver.console.pages.middleware.bad_request"
+handler403 = "pushserver.console.pages.middleware.forbidden"
+handler404 = "pushserver.console.pages.middleware.not_found"
+handler500 = "pushserver.console.pages.without_database.server_error"

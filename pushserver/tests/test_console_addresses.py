@@ -13,9 +13,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from pushserver.console.pages.accounts import login_queue
-from pushserver.console.pages.accounts.guessing import OF_BOTH, OF_NAME, OF_NETWORK
-from pushserver.console.pages.accounts.login_queue import KNOWN, MAX_REMEMBERED, LoginQueue
+from pushserver.console.pages import logins
+from pushserver.console.pages.logins import KNOWN, MAX_REMEMBERED, OF_BOTH, OF_NAME, OF_NETWORK, LoginQueue
 from pushserver.models import FailedLogin
 
 PASSWORD = "correct horse battery staple"
@@ -134,8 +133,7 @@ def test_guesses_at_a_name_from_many_addresses_lock_it_but_not_where_it_logged_i
 @pytest.fixture
 def queue(monkeypatch: Any) -> LoginQueue:
     queue = LoginQueue()
-    for module in ("frame.site", "accounts.logins", "accounts.login_queue"):
-        monkeypatch.setattr(f"pushserver.console.{module}.LOGINS", queue)
+    monkeypatch.setattr(logins, "LOGINS", queue)
     return queue
 
 
@@ -194,7 +192,7 @@ def test_while_a_password_is_checked_its_network_holds_no_other_thread(queue: Lo
 def test_a_known_address_logs_in_while_many_others_guess(queue: LoginQueue) -> None:
     assert log_in(x_forwarded_for="203.0.113.66") == 302
     with ThreadPoolExecutor(1) as pool, logging_in(queue, "one"), ExitStack() as stack:
-        stack.enter_context(patch.object(login_queue, "TIMEOUT_SECONDS", 0.01))
+        stack.enter_context(patch.object(logins, "TIMEOUT_SECONDS", 0.01))
         assert not stack.enter_context(logging_in(queue, "two"))  # it has a slot, and waits in vain
         assert [log_in(x_forwarded_for=f"198.51.100.{number}") for number in range(3)] == [429] * 3
         entered = pool.submit(queue._enter, "203.0.113.66").result(timeout=60)

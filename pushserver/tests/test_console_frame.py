@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
 from pushserver.console.pages import labels
-from pushserver.console.pages.frame.menu import menu
+from pushserver.console.pages.menu import menu
 from tests.rig.logs import capture_logs
 from tests.rig.rows import make_staff
 

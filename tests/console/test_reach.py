@@ -18,9 +18,9 @@ from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Channel, Halt, Notification
 from notifications.rules.policy import Verdict, Wish
 from pushserver.console.pages import labels
-from pushserver.console.pages.accounts.accounts import WORDS
 from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.pages.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
+from pushserver.console.pages.staff import WORDS
 from pushserver.console.pages.story import staff_actions
 from pushserver.console.toolkit.changes import changes_of
 from pushserver.console.toolkit.operations import id_of

@@ -10,8 +10,8 @@ from django.test import Client
 from kit.db.reasons import UNAVAILABLE
 from pushserver.console.health.asking import Database
 from pushserver.console.health.indicators import State
-from pushserver.console.pages.frame import without_database
-from pushserver.console.pages.frame.without_database import DatabaseWatch
+from pushserver.console.pages import without_database
+from pushserver.console.pages.without_database import DatabaseWatch
 from pushserver.models import Incident
 
 pytestmark = pytest.mark.django_db

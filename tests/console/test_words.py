@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from embedded.demo.people import SEED, make_people
 from pushserver.console.pages.documentation import contents, read_page
-from pushserver.console.pages.frame.menu import menu
+from pushserver.console.pages.menu import menu
 from pushserver.console.toolkit.labels import FAMILIES, label
 from pushserver.tests.test_monitoring import PAGES
 from spark_reports.nights.status import State as ReportsState

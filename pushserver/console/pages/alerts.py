@@ -20,7 +20,7 @@ from pushserver.console.health.alerts.targets import targets
 from pushserver.console.health.indicators import Kind
 from pushserver.console.health.judging import all_kinds
 from pushserver.console.pages import labels
-from pushserver.console.pages.frame.menu import INCIDENTS
+from pushserver.console.pages.menu import INCIDENTS
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
 from pushserver.models import Alert, AlertLevel
 

@@ -16,9 +16,9 @@ from django.views.decorators.http import require_safe
 
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.notifications.admin import ID_BYTES, request_timeline_url, timeline_url, type_name
-from pushserver.console.pages.frame.links import user_url
-from pushserver.console.pages.frame.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.pages.labels import NOT_UNDERSTOOD, NOTHING_FOUND
+from pushserver.console.pages.links import user_url
+from pushserver.console.pages.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.pages.search import NotUnderstoodError, for_url
 from pushserver.console.parts import Found, parts
 from pushserver.console.registrations.admin import KEY_HASH_BYTES

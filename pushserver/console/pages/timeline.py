@@ -26,9 +26,9 @@ from notifications.messages import Effect
 from notifications.models import Attempt, Halt, Notification, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
-from pushserver.console.pages.frame.links import links_to_recipient
-from pushserver.console.pages.frame.menu import NOTIFICATIONS
 from pushserver.console.pages.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT, PROBED
+from pushserver.console.pages.links import links_to_recipient
+from pushserver.console.pages.menu import NOTIFICATIONS
 from pushserver.console.pages.outlook import (
     line_of,
     line_of_request,

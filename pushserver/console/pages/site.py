@@ -8,13 +8,11 @@ from django.template.response import TemplateResponse
 from unfold.sites import UnfoldAdminSite
 
 from notifications.queues import halts
-from pushserver.console.pages.accounts.guessing import LockedOutError, remember_browser
-from pushserver.console.pages.accounts.login_queue import LOGINS
-from pushserver.console.pages.accounts.refusals import locked_out, too_many_logins
-from pushserver.console.pages.accounts.second_factor import is_missing
-from pushserver.console.pages.accounts.sessions import REFRESH_HEADER
-from pushserver.console.pages.frame.menu import may_find
+from pushserver.console.pages import logins
+from pushserver.console.pages.menu import may_find
+from pushserver.console.pages.middleware import REFRESH_HEADER, locked_out, too_many_logins
 from pushserver.console.pages.overview.showing import status_page
+from pushserver.console.pages.second_factor import is_missing
 
 
 class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
@@ -42,15 +40,15 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
         """Check a password when no other one is checked."""
         if request.method != "POST":
             return cast(HttpResponse, super().login(request))
-        with LOGINS.wait() as is_ours:
+        with logins.LOGINS.wait() as is_ours:
             if not is_ours:
                 return too_many_logins(request)
             try:
                 response = cast(HttpResponse, super().login(request))
-            except LockedOutError:
+            except logins.LockedOutError:
                 return locked_out(request)
         if request.user.is_authenticated:
-            remember_browser(request, response)
+            logins.remember_browser(request, response)
         return response
 
     def has_permission(self, request: HttpRequest) -> bool:

@@ -21,7 +21,7 @@ from kit.db.reasons import UNAVAILABLE, is_closed, reason
 from kit.processes import once
 from pushserver.console.health import asking, incidents
 from pushserver.console.health.kinds import server
-from pushserver.console.pages.accounts.sessions import REFRESH_HEADER
+from pushserver.console.pages.middleware import REFRESH_HEADER
 
 # A page opens without a check of PostgreSQL for this time after the last good answer.
 FRESH_SECONDS = 0.5

@@ -30,8 +30,7 @@ from django_otp.qr import write_qrcode_image
 from unfold.forms import AuthenticationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from pushserver.console.pages import labels
-from pushserver.console.pages.accounts import guessing
+from pushserver.console.pages import labels, logins
 
 KEY_IN_SESSION = "second_factor_key"
 CODE = {"inputmode": "numeric", "autocomplete": "one-time-code", "maxlength": 6}
@@ -87,7 +86,7 @@ class LoginForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no type
     def clean(self) -> dict[str, Any]:
         """Check name, password and code. Raise LockedOutError before that while the name or the network is locked."""
         if self.request is not None and "username" in self.cleaned_data:
-            guessing.refuse_guesses(self.request, self.cleaned_data["username"])
+            logins.refuse_guesses(self.request, self.cleaned_data["username"])
         return cast(dict[str, Any], super().clean())
 
     def confirm_login_allowed(self, user: Any) -> None:

@@ -42,43 +42,41 @@ def _report(title: str, icon: str, model: str, *slug: str) -> dict[str, Any]:
     return page | {"active": lambda request: request.path == str(page["link"])}
 
 
-# Sections by task. A section is open on its own pages, and for users with the permission ``opened_by``. For others it
-# opens with a click.
 EVERYBODY, NOBODY = "", "-"
 OPERATORS, ADMINS = "notifications.operate_drain", "auth.view_user"
-DELIVERY, REPORTS, RARELY = "Delivery", "Reports", "Rarely used"
-MENU: list[dict[str, Any]] = [
-    {
-        "items": [
+DELIVERY, REPORTS = "Delivery", "Reports"
+# Sections by task, each with its items and the permission of those for whom it is open at first. For others it opens on
+# its own pages, and with a click.
+MENU: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "": (
+        EVERYBODY,
+        [
             _page("Overview", "dashboard", "admin:index"),
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _list("Incidents", "history_toggle_off", "pushserver.incident"),
             _page("Alerts", "notification_important", "alerts", INCIDENTS),
             _list("Changes", "edit_note", "admin.logentry"),
         ],
-    },
-    {
-        "title": "Users and pushes",
-        "opened_by": EVERYBODY,
-        "items": [
+    ),
+    "Users and pushes": (
+        EVERYBODY,
+        [
             _list("Registrations", "smartphone", "registrations.registration"),
             _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
             _list("Notifications", "notifications", "notifications.notification"),
             _list("Attempts", "send", "notifications.attempt"),
         ],
-    },
-    {
-        "title": DELIVERY,
-        "opened_by": OPERATORS,
-        "items": [
+    ),
+    DELIVERY: (
+        OPERATORS,
+        [
             _list("Channels", "alt_route", "notifications.channel"),
             _page("Drain", "pause_circle", "drain", OPERATORS),
         ],
-    },
-    {
-        "title": REPORTS,
-        "opened_by": NOBODY,
-        "items": [
+    ),
+    REPORTS: (
+        NOBODY,
+        [
             _report("Last night", "bedtime", "publishedday"),
             _report("Error rates", "error", "errorrate", "error-rates"),
             _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
@@ -88,11 +86,10 @@ MENU: list[dict[str, Any]] = [
             _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
             _list("Report runs", "receipt_long", "spark_reports.reportrun"),
         ],
-    },
-    {
-        "title": "Staff",
-        "opened_by": ADMINS,
-        "items": [
+    ),
+    "Staff": (
+        ADMINS,
+        [
             _list("Accounts", "person", "auth.user"),
             _list("Roles", "group", "auth.group"),
             _list("Second factors", "key", "otp_totp.totpdevice"),
@@ -100,59 +97,46 @@ MENU: list[dict[str, Any]] = [
             _list("API tokens", "api", "pushserver.apitoken"),
             _list("Access log", "visibility", "pushserver.accessrecord"),
         ],
-    },
-    {
-        "title": RARELY,
-        "opened_by": NOBODY,
-        "items": [
+    ),
+    "Rarely used": (
+        NOBODY,
+        [
             _list("Routes", "route", "registrations.route"),
             _list("Grants", "verified_user", "registrations.grant"),
             _list("Registration events", "history", "registrations.registrationevent"),
             _list("Query topics", "tag", "registrations.topickey"),
         ],
-    },
-    {
-        "title": "You, and help",
-        "opened_by": EVERYBODY,
-        "items": [
+    ),
+    "You, and help": (
+        EVERYBODY,
+        [
             _page("My second factor", "phonelink_lock", "second_factor"),
             _page("Documentation", "menu_book", "documentation_list"),
             _page("Documentation of the API", "data_object", "api_docs"),
         ],
-    },
-]
+    ),
+}
 
 
 def menu(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the menu with the pages of gateways and bridges, in an existing section or one of their own."""
-    sections = [{**section, "items": [*section["items"]]} for section in MENU]
+    """Return the menu with the pages of gateways and bridges, in an existing section or one before the reports."""
+    of_parts: dict[str, list[dict[str, Any]]] = {}
     for part in parts():
         if page := part.peer_page:
             section = next((listed.section for listed in part.list_pages), DELIVERY)
-            _items_of(sections, section).append(_page(page.title, page.icon, page.url_name))
+            of_parts.setdefault(section, []).append(_page(page.title, page.icon, page.url_name))
         for listed in part.list_pages:
-            _items_of(sections, listed.section).append(_list(listed.title, listed.icon, listed.model))
+            of_parts.setdefault(listed.section, []).append(_list(listed.title, listed.icon, listed.model))
+    sections = {title: (opened_by, [*items, *of_parts.pop(title, [])]) for title, (opened_by, items) in MENU.items()}
+    before = list(MENU).index(REPORTS)
+    ordered = [*sections.items()]
+    ordered[before:before] = [(title, (NOBODY, items)) for title, items in of_parts.items()]
     return [
-        {**section, "items": [*map(_with_address, section["items"])], "is_open": _is_open_for(request.user, section)}
-        for section in sections
+        {
+            "title": title,
+            # unfold reads the link several times, and would look it up each time
+            "items": [{**item, "link": str(item["link"])} for item in items],
+            "is_open": opened_by == EVERYBODY or (opened_by != NOBODY and request.user.has_perm(opened_by)),
+        }
+        for title, (opened_by, items) in ordered
     ]
-
-
-def _with_address(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item whose link is a text, because unfold reads it several times and would look it up each time."""
-    return {**item, "link": str(item["link"])}
-
-
-def _items_of(sections: list[dict[str, Any]], title: str) -> list[dict[str, Any]]:
-    """Return the items of a section. A new section is inserted before the reports."""
-    titles = [section.get("title") for section in sections]
-    if title not in titles:
-        sections.insert(titles.index(REPORTS), {"title": title, "opened_by": NOBODY, "items": []})
-        return _items_of(sections, title)
-    items: list[dict[str, Any]] = sections[titles.index(title)]["items"]
-    return items
-
-
-def _is_open_for(user: Any, section: dict[str, Any]) -> bool:
-    permission = section.get("opened_by", EVERYBODY)
-    return permission == EVERYBODY or bool(permission != NOBODY and user.has_perm(permission))

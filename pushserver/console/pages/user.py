@@ -20,8 +20,8 @@ from notifications.models import BeyondLimit, DecidedAtOnce, Notification, Notif
 from notifications.rules.reports import unpack
 from pushserver.console.notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
 from pushserver.console.pages import labels
-from pushserver.console.pages.frame.links import user_url
-from pushserver.console.pages.frame.menu import NOTIFICATIONS, USERS
+from pushserver.console.pages.links import user_url
+from pushserver.console.pages.menu import NOTIFICATIONS, USERS
 from pushserver.console.pages.outlook import why_decided
 from pushserver.console.pages.reach import NOBODY, reach_of
 from pushserver.console.registrations.admin import RegistrationAdmin, registration_url

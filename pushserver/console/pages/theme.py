@@ -19,8 +19,8 @@ THEME: dict[str, Any] = {
     "SCRIPTS": [lambda request: static("kit/console.js")],  # noqa: ARG005 - the theme passes it
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
-    "LOGIN": {"form": "pushserver.console.pages.accounts.second_factor.LoginForm"},
-    "SIDEBAR": {"navigation": "pushserver.console.pages.frame.menu.menu"},
+    "LOGIN": {"form": "pushserver.console.pages.second_factor.LoginForm"},
+    "SIDEBAR": {"navigation": "pushserver.console.pages.menu.menu"},
     "COLORS": {
         "primary": {
             "50": "oklch(97% .014 254.604)",

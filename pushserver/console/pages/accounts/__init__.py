@@ -1,1 +1,0 @@
-"""Accounts: users, passwords, second factors, sessions, and API tokens."""

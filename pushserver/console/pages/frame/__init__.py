@@ -1,1 +1,0 @@
-"""Frame of every page of the console: site, theme, menu and links."""
