@@ -20,6 +20,7 @@ from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
 from notifications.gateways.gorush.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
 from notifications.models import (
+    Channel,
     DecidedAtOnce,
     EndedAttempt,
     EndedNotification,
@@ -68,6 +69,68 @@ def assert_in_order(steps: list[str], text: str) -> None:
     positions = [text.find(step) for step in steps]
     assert -1 not in positions
     assert positions == sorted(positions)
+
+
+# The answer for the user, and the waterfall ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentences"),
+    [
+        ({}, ["Apple or Google took the notification for your phone 4.0 s later.", "1 try failed", "Do Not Disturb"]),
+        ({"state": "dead_token"}, ["no longer know your phone", "it then registers again by itself"]),
+        ({"state": "undeliverable"}, ["did not accept it"]),
+        ({"state": "unconfirmed"}, ["It may have arrived"]),
+        ({"state": "expired"}, ["within the time that a notification is useful", "Open Status to read your messages"]),
+        ({"state": "withdrawn"}, ["no longer registered for notifications"]),
+        ({"state": "coalesced"}, ["woke your phone for several messages"]),
+        ({"state": "retrying", "finished_at": None}, ["has not been delivered yet", "We keep trying until 20"]),
+    ],
+)
+def test_the_answer_for_the_user_is_plain_and_says_nothing_that_only_staff_may_know(
+    admin_client: Client, fields: dict[str, object], sentences: list[str]
+) -> None:
+    notification = make_story(**fields)
+    EndedAttempt.objects.filter(notification=notification).update(error="teapot")
+    html = admin_client.get(path_of(notification)).content.decode()
+    answer = unescape(re.search(r'<p id="answer"[^>]*>([^<]*)</p>', html)[1])
+    assert [sentence for sentence in sentences if sentence not in answer] == []
+    assert 'data-copies="answer"' in html
+    known = [notification.public_key_hash.hex(), notification.installation_id, str(notification.pk), "gorush", "teapot"]
+    assert [word for word in [*known, "unreachable", "device-token", "ciphertext"] if word in answer] == []
+
+
+def test_the_answer_for_the_user_says_that_staff_stopped_a_push_and_that_sending_is_stopped(
+    admin_client: Client,
+) -> None:
+    dropped = make_due(at=timezone.now())
+    rows.make_halt("drained", reason="a secret plan", by="ann")
+    assert "Sending is stopped at this moment." in timeline(admin_client, dropped)
+    operate(admin_client, dropped, "drop", "as she asked")
+    answer = timeline(admin_client, dropped).partition("Answer for the user")[2]
+    assert "our staff stopped it" in answer
+    assert "a secret plan" not in answer
+
+
+def test_each_step_has_a_bar_on_one_axis_of_time(admin_client: Client) -> None:
+    """The bars are HTML with sizes, so that they need no script. Of a halt before the message, the rest is shown."""
+    notification = make_story()
+    trip(GOOGLE, "41 of 50 refused", -120, 2, notification)
+    html = admin_client.get(path_of(notification)).content.decode()
+    assert ">0 to 4.0 s</th>" in html
+    shown = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", html.partition('id="timeline"')[2], re.DOTALL):
+        if sizes := re.search(r"left:min\(([\d.]+)%,100% - 3px\);width:([\d.]+)%", row):
+            [heading] = re.findall("<strong>(.*?)</strong>", row)
+            shown[heading] = (float(sizes[1]), float(sizes[2]))
+    assert shown["Envelope received"] == (0, 0)
+    assert shown["Halted by the server:"] == (0, 0)
+    assert shown["Halt ended by the server:"][0] == 0
+    assert 40 < shown["Halt ended by the server:"][1] < 60
+    begin, width = shown["Attempt 2:"]
+    assert begin == shown["Attempt 2 started"][0]
+    assert width > 0
+    assert all(0 <= left <= 100 and left + width <= 100.1 for left, width in shown.values())
 
 
 # Steps ----------------------------------------------------------------------------------------------------------------
@@ -343,26 +406,37 @@ def test_a_timeline_and_its_first_line_show_the_halts_that_delay_a_push(admin_cl
     assert "The next attempt is due" not in timeline(admin_client, notification)
 
 
+def halted(kind: str, begun: float, ended: float, why: str, over: str) -> None:
+    """Halt everything, or an app, by ann, from and until these minutes after the beginning of the story."""
+    begin = timezone.now() - timedelta(minutes=5)
+    times = {"since": begin + timedelta(minutes=begun), "ended_at": begin + timedelta(minutes=ended)}
+    rows.make_halt(kind, None if kind == "drained" else GOOGLE, reason=why, by="ann", ended_by="ann", **times)
+    subject = Halt() if kind == "drained" else Channel.objects.get(token_type=GOOGLE.token_type)
+    staffed(subject, f"It began. Why: {why}", minutes=begun)
+    staffed(subject, f"It is over. Why: {over}", minutes=ended)
+
+
 def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_client: Client) -> None:
     notification = make_story(finished_at=timezone.now())
     channel = rows.make_channel(GOOGLE)
-    staffed(channel, "Paused. Why: new key", minutes=1)
-    staffed(channel, "Resumed. Why: it works", minutes=2)
-    staffed(channel, "Paused. Why: it was over", minutes=-90)
-    staffed(channel, "Resumed. Why: it was over", minutes=-80)
-    staffed(Halt(), "Delivery is stopped. Why: gorush moves", minutes=-60)  # before the notification was made
-    staffed(Halt(), "Delivery runs again. Why: it moved", minutes=3)
+    halted("paused", -90, -80, "it was over", "it was over")
+    halted("drained", -60, 3, "gorush moves", "it moved")  # from before the notification was made
+    halted("paused", 1, 2, "new key", "it works")
+    staffed(channel, "Undid the disabling of 3 addresses. Why: wrong key", minutes=2.5)
     text = timeline(admin_client, notification)
     steps = [
-        *("Halted by ann: drained Delivery is stopped. Why: gorush moves", "Notification created"),
-        *("Halted by ann: paused Paused. Why: new key", "Halt ended by ann: Resumed. Why: it works"),
-        "Halt ended by ann: Delivery runs again. Why: it moved",
+        *("Halted by ann: drained gorush moves", "Notification created", "Halted by ann: paused new key"),
+        *("Halt ended by ann: it was paused: it works", "By ann: channel: Undid the disabling of 3"),
+        "Halt ended by ann: it was drained: it moved",
     ]
     assert_in_order(steps, text)
-    assert "it was over" not in text
+    assert [words for words in ("it was over", "It began", "It is over") if words in text] == []
     assert "Timeline: 5 min" in text  # without the time before it
     line = first_line(admin_client, path_of(notification))
-    assert "delivery was stopped by ann, its app was paused by ann" in line
+    assert "delivery was stopped by ann" in line
+    assert "its app was paused by ann" in line
+    html = admin_client.get(path_of(notification)).content.decode().partition('id="timeline"')[2]
+    assert len(set(re.findall(r'href="(/admin/admin/logentry/\d+/change/)"', html))) == 4
 
 
 def trip(app: ChannelKey, reason: str, begun: float, ended: float, notification: Notification, **options: str) -> None:
@@ -419,9 +493,8 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
     EndedNotification.objects.filter(pk=notification.pk).update(queue_id=queue.pk)
     if not has_attempt:
         EndedAttempt.objects.all().delete()
-    channel = rows.make_channel(GOOGLE)
-    staffed(channel, "Paused. Why: new key", minutes=1)
-    staffed(channel, "Resumed. Why: it works", minutes=2)
+    rows.make_channel(GOOGLE)
+    halted("paused", 1, 2, "new key", "it works")
     trip(GOOGLE, "41 of 50 refused", 0, 1, notification)
     Registration.objects.update(route=None)
     Route.objects.all().delete()
@@ -439,7 +512,7 @@ def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(ad
     text = timeline(admin_client, notification)
     assert "Halted by the server: tripped 41 of 50 refused" in text
     assert text.count("Halt ended by") == 1
-    assert "Halt ended by ann: Closed the breaker. Why: the key is new" in text
+    assert "Halt ended by ann: it was tripped: the key is new" in text
 
 
 def test_staff_actions_stand_in_the_timeline_with_who_and_why_and_those_on_other_rows_do_not() -> None:

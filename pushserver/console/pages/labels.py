@@ -85,7 +85,6 @@ STOP_EFFECTS = (
 )
 STOPPED_BY = "{drain.by} stopped delivery at {since}: {drain.reason}"
 START_EFFECT = "Waiting notifications are sent, in each queue in the order of their due times."
-# The log of changes begins with these words, by which a timeline finds the halts of a notification.
 STOPPED, STARTED = "Delivery is stopped.", "Delivery runs again."
 STOPPED_ALREADY, STARTED_ALREADY = "Delivery was stopped already.", "Delivery ran already."
 
@@ -221,6 +220,27 @@ ROUTE_DISABLED = "Its route is disabled ({reason}): the next worker closes it."
 EXPIRES = "It expires {when}."
 ANSWER_WAITS = "The sender is answered after the first attempt of each notification, or {when}."
 NOTHING_LEFT = "Nothing for what was decided at once; each notification has a timeline of its own."
+
+# The answer that support sends to a user: no name, no id and no code
+ANSWERS: Mapping[Notification.State, str] = {
+    State.DELIVERED: "Apple or Google took the notification for your phone {after} later.",
+    State.DEAD_TOKEN: "It could not be delivered: Apple or Google no longer know your phone under its old address.",
+    State.UNDELIVERABLE: "It could not be delivered: Apple or Google did not accept it.",
+    State.UNCONFIRMED: "It may have arrived: we got no clear answer, and a second try could have shown it twice.",
+    State.EXPIRED: "It could not be delivered within the time that a notification is useful, and we stopped trying.",
+    State.WITHDRAWN: "It was not sent: your phone was no longer registered for notifications.",
+    State.COALESCED: "It was not sent by itself: one notification woke your phone for several messages.",
+}
+WITHDRAWN_BY_US = "It was not sent: our staff stopped it."
+OPEN_STATUS = "Open Status to read your messages: no message is lost when a notification is."
+AFTERWARDS: Mapping[Notification.State, str] = {
+    State.DELIVERED: (
+        "If it did not appear, check on your phone that Status may show notifications, that no mode such as Do Not "
+        "Disturb hides them, and that the phone was online."
+    ),
+    State.DEAD_TOKEN: "Open Status on your phone: it then registers again by itself.",
+    State.WITHDRAWN: "Open Status on your phone, and switch its notifications on again if they are off.",
+}
 
 # Names of tables ------------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""Timelines of notifications and requests, from the envelope to the answer to the sender, with the next steps.
+"""Timelines of notifications and requests, from the envelope to the answer to the sender, as a waterfall.
 
-A push that was decided at once has no row of its own, so the timeline of its request shows it.
+Each step is a row with its bar on one axis of time. A push that was decided at once has no row of its own, so the
+timeline of its request shows it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -23,54 +24,48 @@ from django.views.decorators.http import require_safe
 from kit.display import host_of
 from kit.telemetry import trace_of
 from notifications.messages import Effect
-from notifications.models import Attempt, Halt, Notification, NotificationRequest
+from notifications.models import Attempt, Halt, NotificationRequest
 from notifications.rules.reports import unpack
 from pushserver.console.notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
-from pushserver.console.pages.labels import CLASSES, NO_SUCH_NOTIFICATION, NOTHING_LEFT, PROBED
+from pushserver.console.pages.labels import CLASSES, NO_SUCH_NOTIFICATION, PROBED
 from pushserver.console.pages.links import links_to_recipient
 from pushserver.console.pages.menu import NOTIFICATIONS
-from pushserver.console.pages.outlook import (
+from pushserver.console.pages.story import (
+    A_MOMENT,
+    RequestStory,
+    Story,
+    answer_for_user,
     line_of,
     line_of_request,
+    load_request,
+    load_story,
     next_steps,
-    next_steps_of_answer,
+    next_steps_of_request,
     shortened,
     why_decided,
     why_ended,
 )
-from pushserver.console.pages.story import (
-    A_MOMENT,
-    HALT_ENDS,
-    Story,
-    envelope_of,
-    halt_of,
-    load_story,
-    replies_to,
-    staff_actions,
-)
 from pushserver.console.registrations.admin import route_url
-from pushserver.console.toolkit.changes import change_url
-from pushserver.console.toolkit.labels import label
+from pushserver.console.toolkit.changes import change_url, reason_of
+from pushserver.console.toolkit.labels import FAMILIES, Family, label
 from pushserver.console.toolkit.links import Link
 from pushserver.console.toolkit.lists.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
 from pushserver.console.toolkit.lists.search import is_number
 from pushserver.console.toolkit.times import in_words
 from pushserver.console.waku.admin import envelope_url
-from waku_bridge.models import InboundEnvelope, OutboundReply
 
-State = Notification.State
 MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the timeline. ``state`` is its outcome. ``is_before`` marks a halt that began before the request."""
+    """One step of the timeline. ``state`` is its outcome. ``since`` is the beginning of what ends with the step."""
 
     at: datetime
     heading: str
     detail: str = ""
     state: str = ""
-    is_before: bool = False
+    since: datetime | None = None
 
 
 @require_safe
@@ -79,143 +74,138 @@ def show_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a notification."""
     story = load_story(int(object_id)) if is_number(object_id) else None
     if story is None:
-        messages.warning(request, NO_SUCH_NOTIFICATION)
-        return HttpResponseRedirect(reverse("find"))
-    own = {"facts": _facts(story), "links": list(_links(story)), "next": list(next_steps(story))}
+        return _not_found(request)
+    may_read = request.user.has_perm("admin.view_logentry")
+    own = {"line": line_of(story), "facts": _facts(story), "links": list(_links(story))}
+    own |= {"next": list(next_steps(story)), "answer": answer_for_user(story)}
     title = f"Timeline of notification {story.notification.pk}"
-    return _page(request, title, list(steps_of(story, request)), {"line": line_of(story), **own})
-
-
-def _page(request: HttpRequest, title: str, steps: Sequence[Step], own: dict[str, object]) -> TemplateResponse:
-    total = in_words(steps[-1].at - next(step.at for step in steps if not step.is_before))
-    context = {"title": title, "table": _table(steps), "total": total, **own}
-    return TemplateResponse(request, "console/timeline.html", {**admin.site.each_context(request), **context})
+    return _page(request, title, story, _steps(story, may_read=may_read), own)
 
 
 @require_safe
 @permission_required(NOTIFICATIONS, raise_exception=True)
 def show_request_timeline(request: HttpRequest, object_id: str) -> HttpResponse:
     """Show the timeline of a request, with the decisions that were made at once about its places."""
-    pk = int(object_id) if is_number(object_id) else 0
-    asked = NotificationRequest.objects.defer("reply_address", "names").filter(pk=pk).first()
-    if asked is None:
-        messages.warning(request, NO_SUCH_NOTIFICATION)
-        return HttpResponseRedirect(reverse("find"))
-    envelope, replies = envelope_of(asked), replies_to(asked)
-    staff = staff_actions({NotificationRequest: [str(asked.pk)]}, asked.received_at, None)
-    steps = [
-        *_arrival(envelope, asked),
-        *_decided(asked),
-        *_answer(asked, replies),
-        *_acted(staff, request, since=asked.received_at),
-    ]
-    own = {"facts": _ids(asked), "links": list(_links_of_request(asked, envelope)), "next": list(_rest_of(asked))}
-    ordered = sorted(steps, key=lambda step: step.at)
-    title = f"Timeline of request {hex_of(asked.request_key)[:SHORT_DIGITS]}"
-    return _page(request, title, ordered, {"line": line_of_request(asked, asked.notifications.count()), **own})
+    story = load_request(int(object_id)) if is_number(object_id) else None
+    if story is None:
+        return _not_found(request)
+    may_read = request.user.has_perm("admin.view_logentry")
+    steps = [*_arrival(story), *_decided(story), *_answer(story), *_acted(story.staff, may_read=may_read)]
+    own = {"line": line_of_request(story.request, story.request.notifications.count()), "facts": _ids(story.request)}
+    own |= {"links": list(_links_of_request(story)), "next": list(next_steps_of_request(story))}
+    title = f"Timeline of request {hex_of(story.request.request_key)[:SHORT_DIGITS]}"
+    return _page(request, title, story, steps, own)
 
 
-def _links_of_request(asked: NotificationRequest, envelope: InboundEnvelope | None) -> Iterator[Link]:
-    yield Link("Request", request_url(asked.pk))
-    for pk in asked.notifications.order_by("position").values_list("pk", flat=True)[:MAX_SHOWN]:
-        yield Link(f"Notification {pk}", timeline_url(pk))
-    if envelope:
-        yield Link("Envelope", envelope_url(envelope.hash))
+def _not_found(request: HttpRequest) -> HttpResponse:
+    messages.warning(request, NO_SUCH_NOTIFICATION)
+    return HttpResponseRedirect(reverse("find"))
 
 
-def _rest_of(asked: NotificationRequest) -> Iterator[str]:
-    yield from next_steps_of_answer(asked, [])
-    if asked.state != NotificationRequest.State.WAITING:
-        yield NOTHING_LEFT
+def _page(
+    request: HttpRequest, title: str, story: RequestStory, steps: Iterable[Step], own: dict[str, object]
+) -> TemplateResponse:
+    ordered = sorted(steps, key=lambda step: step.at)  # steps of the same moment stay in causal order
+    total = in_words(ordered[-1].at - story.begun_at)
+    context = {"title": title, "table": _table(ordered, story.begun_at), "total": total, **own}
+    return TemplateResponse(request, "console/timeline.html", {**admin.site.each_context(request), **context})
 
 
-def steps_of(story: Story, request: HttpRequest) -> Iterator[Step]:
-    """Yield the steps by time. Steps of the same moment stay in causal order."""
-    created = Step(story.notification.created_at, "Notification created", kind_of(story.notification))
-    asked = [*_arrival(story.envelope, story.request), created, *_shortened(story), *_decided(story.request)]
-    answer = _answer(story.request, story.replies, story.notification)
-    acted = _acted(story.staff, request, since=story.request.received_at)
-    yield from sorted(
-        [*_halted(story), *asked, *_attempts(story), *acted, *_end(story), *answer], key=lambda step: step.at
-    )
+# Steps ----------------------------------------------------------------------------------------------------------------
 
 
-def _arrival(envelope: InboundEnvelope | None, request: NotificationRequest) -> Iterator[Step]:
-    if envelope:
+def _steps(story: Story, *, may_read: bool) -> Iterator[Step]:
+    notification = story.notification
+    yield from _halted(story, may_read=may_read)
+    yield from _arrival(story)
+    yield Step(notification.created_at, "Notification created", kind_of(notification))
+    if notification.shortened_by:
+        yield Step(notification.created_at, "Beyond a limit:", shortened(notification), Effect.SHORTENED)
+    yield from _decided(story)
+    yield from _attempts(story)
+    yield from _acted(story.staff_beside_halts, may_read=may_read)
+    yield from _end(story)
+    if notification.grade:
+        yield Step(story.request.received_at, "Answered", "the user's server gets the answer that it is stored")
+    else:
+        yield from _answer(story, f"the answer to the sender is {notification.report}" if notification.report else "")
+
+
+def _arrival(story: RequestStory) -> Iterator[Step]:
+    if envelope := story.envelope:
         yield Step(envelope.received_at, "Envelope received", f"from {host_of(envelope.source)}, path {envelope.path}")
-    if envelope and envelope.processed_at:
-        yield Step(
-            envelope.processed_at, "Envelope processed", " ".join(filter(None, [envelope.state, envelope.reason]))
-        )
-    yield Step(request.received_at, "Request accepted", f"through {request.bridge}")
+        if envelope.processed_at:
+            detail = " ".join(filter(None, [envelope.state, envelope.reason]))
+            yield Step(envelope.processed_at, "Envelope processed", detail, since=envelope.received_at)
+    yield Step(story.request.received_at, "Request accepted", f"through {story.request.bridge}")
 
 
-def _decided(request: NotificationRequest) -> Iterator[Step]:
+def _decided(story: RequestStory) -> Iterator[Step]:
     """Yield each decision that was made at once about a place of the request, with its check or wish."""
-    for one in unpack(request.decided):
+    for one in unpack(story.request.decided):
         about = f"place {one.position} of the request, {type_name(one.type)}. " if one.type else ""
-        yield Step(request.received_at, "Decided at once:", f"{about}{why_decided(one)}", one.verdict)
+        yield Step(story.request.received_at, "Decided at once:", f"{about}{why_decided(one)}", one.verdict)
 
 
-def _shortened(story: Story) -> Iterator[Step]:
-    if story.notification.shortened_by:
-        yield Step(story.notification.created_at, "Beyond a limit:", shortened(story.notification), Effect.SHORTENED)
-
-
-def _halted(story: Story) -> Iterator[Step]:
-    """Yield the beginnings and ends of halts for which no staff action stands."""
+def _halted(story: Story, *, may_read: bool) -> Iterator[Step]:
+    """Yield the beginnings and ends of halts. The log of changes has why staff ended one."""
     until = story.notification.finished_at
     for halt in story.halts:
-        if not halt.by:
-            is_before = halt.since < story.request.received_at
-            yield Step(halt.since, "Halted by the server:", halt.reason or halt.gateway, halt.kind, is_before)
-        if halt.ended_at and not halt.ended_by and (until is None or halt.ended_at < until):
-            yield Step(halt.ended_at, "Halt ended by the server:", PROBED[Halt.Kind(halt.kind)])
+        reason = _linked(story.entry_of(halt.by, halt.since), halt.reason or halt.gateway, may_read=may_read)
+        yield Step(halt.since, f"Halted by {halt.by or 'the server'}:", reason, halt.kind)
+        if halt.ended_at is None or (until and halt.ended_at >= until):
+            continue
+        detail = PROBED.get(Halt.Kind(halt.kind), "")
+        if halt.ended_by:
+            entry = story.entry_of(halt.ended_by, halt.ended_at)
+            why = reason_of(entry) if entry else ""
+            detail = _linked(entry, f"it was {halt.kind}{f': {why}' if why else ''}", may_read=may_read)
+        yield Step(halt.ended_at, f"Halt ended by {halt.ended_by or 'the server'}:", detail, since=halt.since)
 
 
-def _acted(staff: Sequence[LogEntry], request: HttpRequest, since: datetime) -> Iterator[Step]:
-    """Yield the staff actions, linked to the log of changes for people who may read it. Halts have own headings."""
-    may_read = request.user.has_perm("admin.view_logentry")
+def _acted(staff: Sequence[LogEntry], *, may_read: bool) -> Iterator[Step]:
     for entry in staff:
-        begun, ended = halt_of(entry), entry.change_message.startswith(HALT_ENDS)
-        message = entry.get_change_message()
-        text = message if begun or ended or not entry.content_type else f"{entry.content_type.name}: {message}"
-        linked = format_html('<a href="{}">{}</a>', change_url(entry), text)
-        heading = f"{'Halted by' if begun else 'Halt ended by' if ended else 'By'} {entry.user.get_username()}:"
-        yield Step(entry.action_time, heading, linked if may_read else text, begun, entry.action_time < since)
+        what = f"{entry.content_type.name}: " if entry.content_type else ""
+        detail = _linked(entry, f"{what}{entry.get_change_message()}", may_read=may_read)
+        yield Step(entry.action_time, f"By {entry.user.get_username()}:", detail)
+
+
+def _linked(entry: LogEntry | None, text: str, *, may_read: bool) -> str:
+    """Link a text to its entry in the log of changes, for people who may read that log."""
+    return format_html('<a href="{}">{}</a>', change_url(entry), text) if entry and may_read else text
 
 
 # Attempts with these fields in common are one step of a timeline.
 ALIKE = attrgetter("gateway", "outcome", "code", "error", "late_code", "is_probe")
+AS_PROBE = ", as a probe: the breaker of its app was open, or its gateway was unreachable"
 
 
 def _attempts(story: Story) -> Iterator[Step]:
     """Yield each attempt. Attempts that failed like the one before them become one step, at the time of the last."""
     for _, alike in groupby(story.attempts, ALIKE):
         first, *again = alike
+        began_at = first.began_at or first.started_at
         waited = f", {in_words(_ms(first.waited_ms))} after its message arrived" if first.waited_ms is not None else ""
-        where = f"at {first.gateway}{waited}{_as_probe(first)}"
-        yield Step(first.began_at or first.started_at, f"Attempt {first.number} started", where)
+        where = f"at {first.gateway}{waited}{AS_PROBE if first.is_probe else ''}"
+        yield Step(began_at, f"Attempt {first.number} started", where)
         if first.outcome is None:
             continue
         took = _ms(first.latency_ms or 0)
         late = f"; the gateway reported later: {first.late_code}" if first.late_code else ""
         known = f"after {in_words(took)}" if first.latency_ms is not None else "after an unknown time"
         detail = format_html("{}{}{}. {}", known, _error(first, story), late, CLASSES[first.outcome])
-        yield Step(first.ended_at or first.started_at + took, f"Attempt {first.number}:", detail, first.outcome)
+        ended_at = first.ended_at or first.started_at + took
+        yield Step(ended_at, f"Attempt {first.number}:", detail, first.outcome, since=began_at)
         if again:
             number, last = again[0].number, again[-1]
             which = f"Attempts {number} to {last.number}:" if last.number > number else f"Attempt {number}:"
             again_alike = f"as attempt {first.number}; this is when the last ended"
-            yield Step(last.ended_at or last.started_at, which, again_alike, first.outcome)
+            begun = again[0].began_at or again[0].started_at
+            yield Step(last.ended_at or last.started_at, which, again_alike, first.outcome, since=begun)
 
 
 def _ms(number: int) -> timedelta:
     return timedelta(milliseconds=number)
-
-
-def _as_probe(attempt: Attempt) -> str:
-    return ", as a probe: the breaker of its app was open, or its gateway was unreachable" if attempt.is_probe else ""
 
 
 def _error(attempt: Attempt, story: Story) -> str:
@@ -224,45 +214,58 @@ def _error(attempt: Attempt, story: Story) -> str:
         return ""
     message = format_html(", “{}”", attempt.error) if attempt.error else ""
     url = story.rule_urls.get(attempt.pk)
-    if url is None:
-        return format_html(" ({}{})", attempt.code, message)
-    return format_html(' ({}{}, by <a href="{}">its rule</a>)', attempt.code, message, url)
+    rule = format_html(', by <a href="{}">its rule</a>', url) if url else ""
+    return format_html(" ({}{}{})", attempt.code, message, rule)
 
 
 def _end(story: Story) -> Iterator[Step]:
-    finished_at = story.notification.finished_at
-    if finished_at:
+    notification = story.notification
+    if ended_at := notification.finished_at:
         # The batch that recorded the last result may have begun just before the result arrived.
-        results = [each.ended_at for each in story.attempts if each.ended_at and each.ended_at < finished_at + A_MOMENT]
-        yield Step(max([finished_at, *results]), "Finished:", why_ended(story), story.notification.state)
+        results = [each.ended_at for each in story.attempts if each.ended_at and each.ended_at < ended_at + A_MOMENT]
+        at = max([ended_at, *results])
+        yield Step(at, "Finished:", why_ended(story), notification.state, since=notification.created_at)
 
 
-def _answer(
-    request: NotificationRequest, replies: Sequence[OutboundReply], notification: Notification | None = None
-) -> Iterator[Step]:
-    report = f"the answer to the sender is {notification.report}" if notification and notification.report else ""
-    if notification and notification.grade:
-        yield Step(request.received_at, "Answered", "the user's server gets the answer that it is stored")
-    elif request.answered_at:
-        yield Step(request.answered_at, "Reply recorded", report)
-    for reply in replies:
+def _answer(story: RequestStory, report: str = "") -> Iterator[Step]:
+    recorded_at = story.request.answered_at
+    if recorded_at:
+        yield Step(recorded_at, "Reply recorded", report, since=story.request.received_at)
+    for reply in story.replies:
         if reply.published_at:
             tries = "" if reply.attempt_count == 1 else f", at try {reply.attempt_count}"
-            yield Step(reply.published_at, "Reply published", f"by {host_of(reply.node)}{tries}")
+            node = f"by {host_of(reply.node)}{tries}"
+            yield Step(reply.published_at, "Reply published", node, since=recorded_at)
         if reply.confirmed_at:
-            yield Step(reply.confirmed_at, "Reply confirmed", "a store has it")
+            yield Step(reply.confirmed_at, "Reply confirmed", "a store has it", since=reply.published_at)
 
 
-def _table(steps: Sequence[Step]) -> dict[str, object]:
-    """Return the table of the steps. Each row has the time since the last one, unless that was before the request."""
-    gaps = [NOTHING if first.is_before else f"+{in_words(then.at - first.at)}" for first, then in pairwise(steps)]
+# The waterfall --------------------------------------------------------------------------------------------------------
+
+
+def _table(steps: Sequence[Step], begin: datetime) -> dict[str, object]:
+    """Return the table of the steps. Each row has the time since the last one, unless that was before the beginning.
+
+    Its bar goes from the beginning of what ended to the step, and a step that ended nothing is a mark. The other
+    columns have times and details as text, so that a reader of the screen misses nothing.
+    """
+    gaps = [NOTHING if first.at < begin else f"+{in_words(then.at - first.at)}" for first, then in pairwise(steps)]
+    total = max(steps[-1].at - begin, timedelta(milliseconds=1))
     return {
-        "headers": ["time (UTC)", "since the last", "event", "detail"],
+        "headers": ["time (UTC)", "since the last", "event", f"0 to {in_words(total)}", "detail"],
         "rows": [
-            [_clock(step), gap, _heading(step), step.detail or NOTHING]
+            [_clock(step), gap, _heading(step), _bar(step, begin, total), step.detail or NOTHING]
             for step, gap in zip(steps, [NOTHING, *gaps], strict=True)
         ],
     }
+
+
+def _bar(step: Step, begin: datetime, total: timedelta) -> SafeString:
+    left, right = ((max(at, begin) - begin) / total * 100 for at in (step.since or step.at, step.at))
+    style = f"left:min({left:.1f}%,100% - 3px);width:{max(right - left, 0):.1f}%"
+    family = FAMILIES.get(step.state, Family.QUIET)
+    took = in_words(step.at - step.since) if step.since else ""
+    return format_html('<span class="bar" title="{}"><i class="{}" style="{}"></i></span>', took, family, style)
 
 
 def _heading(step: Step) -> SafeString:
@@ -272,6 +275,9 @@ def _heading(step: Step) -> SafeString:
 def _clock(step: Step) -> str:
     text = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03}"
     return format_html('<time datetime="{}">{}</time>', step.at.isoformat(), text)
+
+
+# Beside the steps -----------------------------------------------------------------------------------------------------
 
 
 def _facts(story: Story) -> list[tuple[str, object]]:
@@ -312,5 +318,13 @@ def _links(story: Story) -> Iterator[Link]:
     yield Link("Request", request_url(story.request.pk))
     if story.route:
         yield Link("Route", route_url(story.route.pk))
+    if story.envelope:
+        yield Link("Envelope", envelope_url(story.envelope.hash))
+
+
+def _links_of_request(story: RequestStory) -> Iterator[Link]:
+    yield Link("Request", request_url(story.request.pk))
+    for pk in story.request.notifications.order_by("position").values_list("pk", flat=True)[:MAX_SHOWN]:
+        yield Link(f"Notification {pk}", timeline_url(pk))
     if story.envelope:
         yield Link("Envelope", envelope_url(story.envelope.hash))

@@ -22,8 +22,8 @@ from pushserver.console.notifications.admin import PUSH_CONTENT, request_timelin
 from pushserver.console.pages import labels
 from pushserver.console.pages.links import user_url
 from pushserver.console.pages.menu import NOTIFICATIONS, USERS
-from pushserver.console.pages.outlook import why_decided
 from pushserver.console.pages.reach import NOBODY, reach_of
+from pushserver.console.pages.story import why_decided
 from pushserver.console.registrations.admin import RegistrationAdmin, registration_url
 from pushserver.console.toolkit.changes import newest_changes
 from pushserver.console.toolkit.labels import label
