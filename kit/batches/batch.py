@@ -51,6 +51,11 @@ class Batch:
     nothing_before: datetime = LONG_AGO  # no waiting row is older, by the time that `Step.oldest` selects
 
     @property
+    def values(self) -> dict[str, Any]:
+        """Return the limit and the times, as parameters of the queries that take rows."""
+        return {"limit": self.limit, "now": self.now, "nothing_before": self.nothing_before}
+
+    @property
     def is_careful(self) -> bool:
         """Return whether the step takes few items, because an earlier batch failed."""
         return self.limit < HALF

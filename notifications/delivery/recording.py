@@ -285,7 +285,8 @@ def _change(
         jitter=random.random(),  # noqa: S311 - spreads load, guards nothing
         left_seconds=(claim.expires_at - now).total_seconds() if is_of_address else None,
     )
-    return Change(claim, State.AMBIGUOUS if is_ambiguous else State.RETRYING, now + timedelta(seconds=pause))
+    due_at = max(now, min(now + timedelta(seconds=pause), claim.expires_at))  # `Expired` closes only what is due
+    return Change(claim, State.AMBIGUOUS if is_ambiguous else State.RETRYING, due_at)
 
 
 # A notification that another attempt ended meanwhile stays as it is.

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain
 from typing import LiteralString
 
-from kit.batches.batch import LONG_AGO
+from kit.batches.batch import Batch
 from kit.db.base import array_value, fetch, fetch_each, write_rows
 from kit.db.clock import day_of, first_day
 from kit.telemetry import observe
@@ -40,7 +40,7 @@ _LOCK: LiteralString = f"""
 """
 _TAKE_DUE: LiteralString = f"""
     SELECT {_COLUMNS} FROM notifications_openrequest
-    WHERE reply_due_at >= %(nothing_before)s AND reply_due_at <= %(by)s
+    WHERE reply_due_at >= %(nothing_before)s AND reply_due_at <= %(now)s
     ORDER BY reply_due_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 
@@ -50,10 +50,10 @@ def lock(request_ids: Iterable[int]) -> list[Request]:
     return [Request(*row) for row in fetch(_LOCK, {"ids": sorted(set(request_ids))})]
 
 
-def take_due(by: datetime, *, limit: int, nothing_before: datetime = LONG_AGO) -> list[Request]:
-    """Lock the requests that are to be answered ``by`` this time, and return them. Locked ones are skipped."""
-    values = {"by": by, "limit": limit, "nothing_before": nothing_before}
-    return [Request(*row) for row in fetch(_TAKE_DUE, values)]
+def take_due(batch: Batch) -> list[Request]:
+    """Lock the requests that are to be answered now, and return them. Locked ones are skipped."""
+    batch.taken = [Request(*row) for row in fetch(_TAKE_DUE, batch.values)]
+    return batch.taken
 
 
 def note(locked: Iterable[Request], changes: Iterable[Change], silences: Iterable[Request]) -> list[Request]:

@@ -28,7 +28,7 @@ from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import LEFT_BEHIND
 from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
-from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone_expired, postpone_first
+from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone
 from notifications.rules.deadlines import GRACE
 from notifications.rules.policy import GATEWAY_FAILED
 from notifications.rules.reports import Request
@@ -188,7 +188,15 @@ def traced(answers: Sequence[Answer]) -> Sequence[Answer]:
     return answers
 
 
-class Expired(Step):
+class PushStep(Step):
+    """The common part of both steps that take pushes, which skip locked ones."""
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        super().quarantine(error, batch)
+        postpone(batch.taken, now=batch.now)
+
+
+class Expired(PushStep):
     """Closes notifications whose time is over, also behind halts."""
 
     waits: LiteralString = queues.IS_EXPIRED
@@ -196,15 +204,11 @@ class Expired(Step):
     is_for_leader = True  # one worker is enough
 
     def work(self, batch: Batch) -> Work[None]:
-        closed = close_expired(limit=batch.limit, now=batch.now, nothing_before=batch.nothing_before)
-        return Work(None, is_more_left=closed == batch.limit)
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        super().quarantine(error, batch)
-        postpone_expired(now=batch.now, nothing_before=batch.nothing_before)
+        close_expired(batch)
+        return Work(None, is_more_left=len(batch.taken) == batch.limit)
 
 
-class Due(Step):
+class Due(PushStep):
     """Claims what is due: retries, probes, pushes of dead workers, and those that were stored without a claim."""
 
     waits: LiteralString = queues.IS_DUE
@@ -217,8 +221,7 @@ class Due(Step):
         return 0.0 if self._delivery.limits.has_capacity_again() else None
 
     def work(self, batch: Batch) -> Work[Claimed]:
-        delivery = self._delivery
-        claimed = claim(limit=batch.limit, now=batch.now, limits=delivery.limits, nothing_before=batch.nothing_before)
+        claimed = claim(batch, self._delivery.limits)
         note((each.source_key, {"attempt": each.attempt_number}) for each in claimed.claims)
         return Work(claimed, is_more_left=claimed.is_more_left)
 
@@ -228,10 +231,6 @@ class Due(Step):
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         self._delivery.limits.give_back()
-
-    def quarantine(self, error: Exception, batch: Batch) -> None:
-        super().quarantine(error, batch)
-        postpone_first(limits=self._delivery.limits, now=batch.now, nothing_before=batch.nothing_before)
 
 
 class Counting(Step):
@@ -339,7 +338,7 @@ class Deadlines(Step):
 
     def work(self, batch: Batch) -> Work[datetime]:
         """Decide until when all is answered."""
-        due = settling.take_due(batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
+        due = settling.take_due(batch)
         is_more_left = len(due) == batch.limit
         count(LEFT_BEHIND, {("requests",): sum(each.reply_due_at <= batch.now - GRACE for each in due)})
         answers = traced(settling.answer(due, now=batch.now))
@@ -353,5 +352,4 @@ class Deadlines(Step):
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Close the request without an answer. The sender repeats it."""
         super().quarantine(error, batch)
-        due = settling.take_due(batch.now, limit=batch.limit, nothing_before=batch.nothing_before)
-        settling.answer(due, now=batch.now)
+        settling.answer(settling.lock(request.id for request in batch.taken), now=batch.now)

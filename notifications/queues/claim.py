@@ -5,21 +5,22 @@ The claim stands in the row of the notification, and the attempt is written with
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, LiteralString
 
 import structlog
 
-from kit.batches.batch import LONG_AGO
+from kit.batches.batch import LONG_AGO, Batch
 from kit.db.base import array_value, fetch, write, write_rows
 from kit.db.clock import day_of
 from kit.telemetry import count, is_on
 from notifications.messages import Outcome, Push, QueueKey, Result, channel_key
 from notifications.metrics import LEFT_BEHIND
-from notifications.models import Halt, Notification, OpenNotification
+from notifications.models import Halt, Notification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
 from notifications.queues.ending import end
@@ -170,99 +171,77 @@ _WRITE_LOST: LiteralString = f"""
            '{Outcome.AMBIGUOUS}', '{WORKER_LOST}', FALSE, late_code
     FROM lost
 """
+_of = partial(array_value, "%(ids)b::bigint[]", "n.id")
+_MOVE = f"""
+    UPDATE notifications_opennotification AS n SET queue_id = {_of("queue_ids", "integer")}
+    WHERE n.id = ANY (%(ids)b::bigint[])
+"""
+_POSTPONE = f"""
+    UPDATE notifications_opennotification SET due_at = %(at)s
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM notifications_opennotification AS n
+        WHERE n.id = ANY (%(ids)b::bigint[]) AND attempt_count = {_of("attempts", "integer")} FOR UPDATE SKIP LOCKED
+    ))
+"""
 NOTED_FOR = timedelta(hours=1)
 
 
-def claim(*, limit: int, now: datetime, limits: ConcurrencyLimits, nothing_before: datetime = LONG_AGO) -> Claimed:
+def claim(batch: Batch, limits: ConcurrencyLimits) -> Claimed:
     """Claim due notifications of open queues within the limits.
 
-    It belongs into the transaction of a batch. After the commit the pushes may be sent, and `limits.keep` keeps their
-    capacity.
+    After the commit of the batch the pushes may be sent, and `limits.keep` keeps their capacity.
     """
     known = queues.load().and_halted(limits.reach.halts())
     if known.is_drained:
         limits.note_crowded([])  # nothing is to be claimed, whatever the capacity
         return Claimed()
-    sorting = _Sorting(known, limits, now)
-    claims = list(_probes(sorting, limit))
-    left = limit - sorting.probed_count
-    budgets = _budgets(known, limits, left)
-    taken = _take_due(budgets, left, now=now, nothing_before=nothing_before)
+    sorting = _Sorting(batch, known, limits)
+    claims = list(sorting.probes())
+    left = batch.limit - len(batch.taken)
+    # An unsorted notification takes capacity in its own queue.
+    budgets = {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: left}
+    taken = _take_due(batch, budgets, left)
     counts = Counter(due.queue_id for due in taken)
     limits.note_crowded([pk for pk, capacity in budgets.items() if pk != UNSORTED and counts[pk] >= capacity])
-    alive = _close_what_needs_no_push(taken, now=now)
+    alive = _close_what_needs_no_push(taken, now=batch.now)
     claims += sorting.sort(alive)
     sorting.write()
     # Notifications that could neither be sent nor moved nor closed would be found again at once.
-    is_progress = bool(claims) or sorting.has_moved or len(alive) < len(taken)
-    is_probe_next = sorting.has_moved and any(halt.may_be_probed(now) for halt in known.halts)
+    is_progress = bool(claims) or bool(sorting.moved) or len(alive) < len(taken)
+    is_probe_next = bool(sorting.moved) and any(halt.may_be_probed(batch.now) for halt in known.halts)
     is_more_left = is_progress and (len(taken) == left or len(counts) == QUEUES_AT_ONCE or is_probe_next)
-    return Claimed(_write(claims, now=now), sorting.new_queues, is_more_left)
+    return Claimed(_write(claims, now=batch.now), sorting.new_queues, is_more_left)
 
 
-def postpone_first(*, limits: ConcurrencyLimits, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Postpone the one notification that `claim` takes with a limit of one, because it cannot be claimed."""
-    known = queues.load().and_halted(limits.reach.halts())
-    first: list[Claim] = []
-    for queue_ids in (ids for halt in known.halts for ids in _probed_queues(halt, known, now)):
-        first = first or _take_due(dict.fromkeys(queue_ids, 1), 1, now=now)
-    budgets = _budgets(known, limits, 1)
-    _postpone(first or _take_due(budgets, 1, now=now, nothing_before=nothing_before), now=now)
+def close_expired(batch: Batch) -> None:
+    """Close notifications that expired, also behind halts."""
+    batch.taken = [_read(row) for row in fetch(_TAKE_EXPIRED, batch.values | {"noted_since": batch.now})]
+    _close_what_needs_no_push(batch.taken, now=batch.now)
 
 
-def _postpone(taken: Sequence[Claim], *, now: datetime) -> None:
-    rows = OpenNotification.objects.filter(pk__in=[due.notification_id for due in taken])
-    rows.update(due_at=now + timedelta(seconds=CONFIG_RETRY_SECONDS))
+def postpone(taken: Sequence[Claim], *, now: datetime) -> None:
+    """Let notifications that were taken be due a minute later, unless another worker has claimed them meanwhile."""
+    rows = [(due.notification_id, due.attempt_number - 1) for due in taken]
+    write_rows(_POSTPONE, ("ids", "attempts"), rows, at=now + timedelta(seconds=CONFIG_RETRY_SECONDS))
 
 
-def close_expired(*, limit: int, now: datetime, nothing_before: datetime = LONG_AGO) -> int:
-    """Close notifications that expired, also behind halts, and return their count."""
-    taken = _take_expired(limit, now=now, nothing_before=nothing_before)
-    _close_what_needs_no_push(taken, now=now)
-    return len(taken)
-
-
-def postpone_expired(*, now: datetime, nothing_before: datetime = LONG_AGO) -> None:
-    """Postpone the one notification that `close_expired` takes with a limit of one: the attempt that its worker left
-    cannot be written.
-    """
-    _postpone(_take_expired(1, now=now, nothing_before=nothing_before), now=now)
-
-
-def _take_expired(limit: int, *, now: datetime, nothing_before: datetime) -> list[Claim]:
-    values = {"now": now, "nothing_before": nothing_before, "noted_since": now, "limit": limit}
-    return [_read(row) for row in fetch(_TAKE_EXPIRED, values)]
-
-
-def _budgets(known: Queues, limits: ConcurrencyLimits, limit: int) -> dict[int, int]:
-    """Return the capacity of each open queue. An unsorted notification takes capacity in its own queue."""
-    return {queue_id: limits.backlog_budget(queue_id) for queue_id in known.open_ids} | {UNSORTED: limit}
-
-
-def _take_due(
-    budgets: dict[int, int], limit: int, *, now: datetime, nothing_before: datetime = LONG_AGO
-) -> list[Claim]:
+def _take_due(batch: Batch, budgets: dict[int, int], limit: int) -> list[Claim]:
     """Lock the due heads of some of these queues, of each as many as its capacity.
 
-    The order is random, because the first ones are taken. With a limit of one it is fixed, so that the notification at
-    fault is found again and can be postponed.
+    The order is random, because the first ones are taken.
     """
-    queue_ids = sorted(queue_id for queue_id, capacity in budgets.items() if capacity)
-    if limit > 1:
-        random.shuffle(queue_ids)
-    rows = fetch(
-        _TAKE_DUE,
-        {
-            "now": now,
-            "nothing_before": nothing_before,
-            "noted_since": now - NOTED_FOR,
-            "limit": limit,
-            "queues_at_once": QUEUES_AT_ONCE,
-            "queue_ids": queue_ids,
-            "budgets": [min(budgets[queue_id], limit) for queue_id in queue_ids],
-        },
-    )
-    return [_read(row) for row in rows]
+    queue_ids = [queue_id for queue_id, capacity in budgets.items() if capacity]
+    random.shuffle(queue_ids)
+    values = {
+        "limit": limit,
+        "noted_since": batch.now - NOTED_FOR,
+        "queues_at_once": QUEUES_AT_ONCE,
+        "queue_ids": queue_ids,
+        "budgets": [min(budgets[queue_id], limit) for queue_id in queue_ids],
+    }
+    taken = [_read(row) for row in fetch(_TAKE_DUE, batch.values | values)]
+    batch.taken = [*batch.taken, *taken]
+    return taken
 
 
 def _read(row: Sequence[Any]) -> Claim:
@@ -305,123 +284,83 @@ class _Sorting:
     The route's token, its app or its proof may have changed since the notification was put into a queue.
     """
 
-    def __init__(self, known: Queues, limits: ConcurrencyLimits, now: datetime) -> None:
-        self.known, self.now = known, now
-        self._limits = limits
-        self._moved: dict[int, int] = {}
-        self._unreadable: list[int] = []
-        self.probed_count = 0  # of the notifications that were taken as possible probes
+    def __init__(self, batch: Batch, known: Queues, limits: ConcurrencyLimits) -> None:
+        self._batch, self._known, self._limits = batch, known, limits
+        self._unreadable: list[Claim] = []
+        self.moved: dict[int, int] = {}
         self.new_queues: set[QueueKey] = set()
-
-    @property
-    def has_moved(self) -> bool:
-        return bool(self._moved)
 
     def sort(self, alive: Sequence[Claim]) -> Iterator[Claim]:
         """Yield the notifications that may be sent now. The others wait in their queues."""
         for due in alive:
-            key = self.queue_of(due)
-            if self.known.covering(key):
-                continue
-            # An unsorted notification was in no queue, so it counts as fresh and not as backlog.
-            slot = Slot(self.known.id_of(key), is_backlog=due.queue_id != UNSORTED)
-            if claim := self.prepare(due, key, slot):
-                yield claim
+            key = self._queue_of(due)
+            if not self._known.covering(key):
+                # An unsorted notification was in no queue, so it counts as fresh and not as backlog.
+                slot = Slot(self._known.id_of(key), is_backlog=due.queue_id != UNSORTED)
+                yield from self._prepared(due, key, slot)
 
-    def queue_of(self, due: Claim) -> QueueKey:
+    def _queue_of(self, due: Claim) -> QueueKey:
         """Return the queue of a notification, and note when it is stored with another one."""
-        key = self.known.key(due.gateway, due.channel, is_proven=due.is_route_proven)
-        queue_id = self.known.id_of(key)
+        key = self._known.key(due.gateway, due.channel, is_proven=due.is_route_proven)
+        queue_id = self._known.id_of(key)
         if not queue_id:
             self.new_queues.add(key)
         elif queue_id != due.queue_id:
-            self._moved[due.notification_id] = queue_id
+            self.moved[due.notification_id] = queue_id
         return key
 
-    def prepare(self, due: Claim, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Claim | None:
-        """Return the claim, or None when the address cannot be read or there is no capacity."""
+    def _prepared(self, due: Claim, key: QueueKey, slot: Slot, *, is_probe: bool = False) -> Iterator[Claim]:
+        """Yield the claim, unless the address cannot be read or there is no capacity."""
         address = open_address(due.address_encrypted, due.route_id)
         if address is None:
-            self._unreadable.append(due.notification_id)
+            self._unreadable.append(due)
         elif self._limits.enter(slot):
-            return replace(due, address=address, queue=key, slot=slot, started_at=self.now, is_probe=is_probe)
-        return None
-
-    def take_probe(self, key: QueueKey, slot: Slot, route_id: int) -> bool:
-        """Return whether a push to this route may be sent as a probe of the halts that cover its queue. Without
-        capacity, the probe is left to other processes.
-        """
-        if not self._limits.has_capacity(slot):
-            return False
-        self._limits.reach.note_try(key.gateway, now=self.now)
-        return halts.take_probe([halt for halt in self.known.covering(key) if halt.id], route_id, now=self.now)
+            yield replace(due, address=address, queue=key, slot=slot, started_at=self._batch.now, is_probe=is_probe)
 
     def write(self) -> None:
         """Move notifications that were in a wrong queue, and postpone those whose address cannot be read."""
-        write_rows(_MOVE, ("ids", "queue_ids"), self._moved.items())
-        if self._unreadable:
-            later = self.now + timedelta(seconds=CONFIG_RETRY_SECONDS)
-            unreadable = OpenNotification.objects.filter(pk__in=self._unreadable)
-            unreadable.update(state=State.RETRYING, due_at=later)
+        write_rows(_MOVE, ("ids", "queue_ids"), self.moved.items())
+        postpone(self._unreadable, now=self._batch.now)
 
+    def probes(self) -> Iterator[Claim]:
+        """Yield one push for each halt that may be probed: one to a proven address, or else to any.
 
-_MOVE = f"""
-    UPDATE notifications_opennotification AS n
-    SET queue_id = {array_value("%(ids)b::bigint[]", "n.id", "queue_ids", "integer")}
-    WHERE n.id = ANY (%(ids)b::bigint[])
-"""
+        A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
+        """
+        for halt in self._known.halts:
+            for is_proven in (True, False):
+                if probe := next(self._probe(halt, is_proven=is_proven), None):
+                    yield probe
+                    break
 
-
-def _probes(sorting: _Sorting, limit: int) -> Iterator[Claim]:
-    """Yield one push for each halt that may be probed: one to a proven address, or else to any.
-
-    A notification in a wrong queue is moved and not taken. So nobody can use up the probes with changed addresses.
-    """
-    for halt in sorting.known.halts:
+    def _probe(self, halt: Halt, *, is_proven: bool) -> Iterator[Claim]:
+        """Yield a push from the queues that may probe a halt now, if the fleet sends no other one."""
+        rows = [row for row in self._known.rows.values() if row.key.is_proven == is_proven and halt.covers(row.key)]
+        ids = [r.id for r in rows if all(each.may_be_probed(self._batch.now) for each in self._known.covering(r.key))]
         # Others than possible probes get the other half, so that a halt that cannot be probed stops no open queue.
-        probes = (
-            _probe(sorting, ids, (limit - sorting.probed_count + 1) // 2)
-            for ids in _probed_queues(halt, sorting.known, sorting.now)
-        )
-        if probe := next(filter(None, probes), None):
-            yield probe
+        limit = (self._batch.limit - len(self._batch.taken) + 1) // 2
+        taken = _take_due(self._batch, dict.fromkeys(ids, max(1, limit // len(ids))), limit) if ids and limit else []
+        alive = _close_what_needs_no_push(taken, now=self._batch.now)
+        right = [due for due in alive if self._known.id_of(self._queue_of(due)) == due.queue_id]
+        if not right:
+            return
+        due = _choose_probe(right, self._known.halts)
+        key, slot = self._queue_of(due), Slot(due.queue_id)
+        if self._limits.has_capacity(slot):  # otherwise the probe is left to other processes
+            self._limits.reach.note_try(key.gateway, now=self._batch.now)
+            covering = [each for each in self._known.covering(key) if each.id]
+            if halts.take_probe(covering, due.route_id, now=self._batch.now):
+                yield from self._prepared(due, key, slot, is_probe=True)
 
 
-def _probed_queues(halt: Halt, known: Queues, now: datetime) -> list[list[int]]:
-    """Return the queues from which a push may probe a halt now: those of proven addresses, then the others."""
-    covered = [row for row in known.rows.values() if halt.covers(row.key)]
-    probed = [row for row in covered if all(each.may_be_probed(now) for each in known.covering(row.key))]
-    by_proof = ([row.id for row in probed if row.key.is_proven == is_proven] for is_proven in (True, False))
-    return [ids for ids in by_proof if ids]
-
-
-def _probe(sorting: _Sorting, queue_ids: Sequence[int], limit: int) -> Claim | None:
-    if not limit:
-        return None
-    taken = _take_due(dict.fromkeys(queue_ids, max(1, limit // len(queue_ids))), limit, now=sorting.now)
-    sorting.probed_count += len(taken)
-    right = [
-        (due, key)
-        for due in _close_what_needs_no_push(taken, now=sorting.now)
-        if sorting.known.id_of(key := sorting.queue_of(due)) == due.queue_id
-    ]
-    if not right:
-        return None
-    probed = Route.objects.filter(pk__in={halt.probed_route_id for halt in sorting.known.halts})
-    due, key = _choose_probe(right, set(probed.values_list("address_digest", flat=True)))
-    slot = Slot(due.queue_id)
-    is_taken = sorting.take_probe(key, slot, due.route_id)
-    return sorting.prepare(due, key, slot, is_probe=True) if is_taken else None
-
-
-def _choose_probe(found: Sequence[tuple[Claim, QueueKey]], probed: Collection[bytes]) -> tuple[Claim, QueueKey]:
+def _choose_probe(found: Sequence[Claim], probed: Iterable[Halt]) -> Claim:
     """Return the oldest push to an address chosen at random, other than those that were ``probed`` if there is another.
 
     Otherwise an address that always fails, with many pushes that wait under many names, could keep a halt for long.
     """
-    in_order = sorted(found, key=lambda each: each[0].due_at, reverse=True)
-    oldest = {due.address_digest: (due, key) for due, key in in_order}
-    others = oldest.keys() - probed
+    routes = Route.objects.filter(pk__in={halt.probed_route_id for halt in probed})
+    oldest = {due.address_digest: due for due in sorted(found, key=attrgetter("due_at"), reverse=True)}
+    others = oldest.keys() - set(routes.values_list("address_digest", flat=True))
     return oldest[random.choice(sorted(others or oldest))]  # noqa: S311 - guards nothing
 
 
@@ -437,7 +376,6 @@ def open_address(address_encrypted: bytes, route_id: int) -> bytes | None:
         return None
 
 
-_of = partial(array_value, "%(ids)b::bigint[]", "n.id")
 _CLAIM: LiteralString = f"""
     UPDATE notifications_opennotification AS n
     SET state = '{State.IN_FLIGHT}', due_at = %(lease_until)s, attempt_count = n.attempt_count + 1,

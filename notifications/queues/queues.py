@@ -21,8 +21,6 @@ from django.db.models import QuerySet
 from kit.db.base import Rows, Statement, fetch, write
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue
-from notifications.queues.ending import WAITS
-from notifications.rules.deadlines import HAS_EXPIRED
 
 UNSORTED = 0
 # The last success of an app is written at most this often. No reader needs it more exactly, and every worker writes it.
@@ -227,13 +225,11 @@ def note_delivery(keys: Iterable[QueueKey], known: Queues, *, now: datetime) -> 
         Queue.objects.filter(pk__in=free.values("pk")).update(delivered_at=now)
 
 
-# The end of a push that a worker is sending is left to that worker while its lease lasts.
-EXPIRED: LiteralString = f"""
-    FROM notifications_opennotification
-    WHERE expires_at >= %(nothing_before)s AND {HAS_EXPIRED} AND ({WAITS} OR due_at <= %(now)s)
+# What waits is due by then, unless it was postponed. The end of a push that a worker is sending is left to that worker
+# while its lease lasts.
+_EXPIRED: LiteralString = """
+    FROM notifications_opennotification WHERE expires_at >= %(nothing_before)s AND expires_at <= %(now)s
 """
+EXPIRED: LiteralString = f"{_EXPIRED} AND due_at <= %(now)s"
 IS_EXPIRED: LiteralString = f"SELECT FROM (SELECT expires_at {EXPIRED} ORDER BY expires_at LIMIT 1) AS first"
-OLDEST_EXPIRY: LiteralString = f"""
-    SELECT min(expires_at) FROM notifications_opennotification
-    WHERE expires_at >= %(nothing_before)s AND {HAS_EXPIRED}
-"""
+OLDEST_EXPIRY: LiteralString = f"SELECT min(expires_at) {_EXPIRED}"

@@ -9,7 +9,6 @@ from django.conf import settings
 GRACE_SECONDS = 0.5
 GRACE = timedelta(seconds=GRACE_SECONDS)
 IS_OVERDUE: LiteralString = f"reply_due_at <= %(now)s - interval '{GRACE_SECONDS} seconds'"
-HAS_EXPIRED: LiteralString = "expires_at <= %(now)s"
 
 
 def reply_due_at(received_at: datetime) -> datetime:

@@ -17,7 +17,6 @@ from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, R
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification, OpenRequest
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
-from notifications.queues.claim import close_expired
 from notifications.rules.reports import MISSING
 from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
@@ -29,6 +28,7 @@ from tests.rig.delivering import (
     DeliveryProcess,
     RecordingGateway,
     claimed,
+    expire,
     fresh,
     make_due,
     make_due_to_app,
@@ -153,7 +153,7 @@ def test_a_token_that_cannot_be_decrypted_waits_for_the_operator_and_stops_no_ot
     send(lost, other)
     assert fresh(other).state == State.DELIVERED
     row = fresh(lost)
-    assert (row.state, row.attempt_count, bytes(row.message)) == (State.RETRYING, 0, b"m")
+    assert (row.state, row.attempt_count, bytes(row.message)) == (State.PENDING, 0, b"m")
     assert claimed(lost, now=row.due_at - timedelta(seconds=1)) == []
 
 
@@ -244,8 +244,8 @@ def test_a_push_ends_with_its_time_to_live_and_not_before(result, end):
     notification = make_due(expires_at=NOW + timedelta(seconds=299))
     [held] = claimed(notification)
     record([(held, result)], now=NOW)
-    assert close_expired(limit=10, now=NOW + timedelta(seconds=298)) == 0
-    assert close_expired(limit=10, now=NOW + timedelta(seconds=299)) == 1
+    assert expire(NOW + timedelta(seconds=298)) == 0
+    assert expire(NOW + timedelta(seconds=299)) == 1
     assert (fresh(notification).state, fresh(notification).message) == (end, None)
 
 
@@ -399,7 +399,7 @@ def test_the_push_of_a_killed_worker_waits_behind_a_halt_and_is_closed_there_whe
     make_halt("paused", ChannelKey(1, APP))
     for seconds, state in ((0, State.IN_FLIGHT), (LEASE.total_seconds(), State.UNCONFIRMED)):
         now = NOW + LEASE + timedelta(seconds=seconds)
-        close_expired(limit=10, now=now)
+        expire(now)
         assert take(now=now) == []
         assert fresh(notification).state == state
     row = fresh(notification)

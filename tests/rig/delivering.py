@@ -26,7 +26,7 @@ from notifications.messages import Answer, ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits
-from notifications.queues.claim import Claim, Done, claim
+from notifications.queues.claim import Claim, Done, claim, close_expired
 from notifications.queues.halts import Reach
 from tests.rig.rows import make_channel, make_notification, make_registration, make_route
 from waku_bridge.bridge import WakuBridge
@@ -207,11 +207,17 @@ def take(*, limit=1000, now=NOW, limits=None) -> list[Claim]:
     """Claim due notifications. When a claim only found new queues, create those and claim again, as a worker does."""
     limits = limits or ConcurrencyLimits(1000, connections=10_000)
     for _ in range(3):
-        claimed = claim(limit=limit, now=now, limits=limits)
+        claimed = claim(Batch(limit, now), limits)
         queues.create(claimed.new_queues)
         if claimed.claims:
             return claimed.claims
     return []
+
+
+def expire(now: datetime) -> int:
+    """Close what has expired, as a batch does, and return the number of notifications."""
+    close_expired(batch := Batch(10, now))
+    return len(batch.taken)
 
 
 def claimed(*notifications, now=NOW) -> list[Claim]:

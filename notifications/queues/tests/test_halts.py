@@ -16,7 +16,6 @@ from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits
-from notifications.queues.claim import close_expired
 from notifications.queues.halts import Reach
 from registrations.models import Route
 from tests.rig.delivering import (
@@ -27,6 +26,7 @@ from tests.rig.delivering import (
     RecordingGateway,
     answered,
     claimed,
+    expire,
     fresh,
     make_due,
     make_due_to_app,
@@ -143,8 +143,8 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
     halts.pause(APPLE, by="ann", why="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
     assert claimed(waiting) == []
-    assert close_expired(limit=10, now=NOW) == 0
-    assert close_expired(limit=10, now=NOW + SECOND) == 1
+    assert expire(NOW) == 0
+    assert expire(NOW + SECOND) == 1
     row = fresh(waiting)
     assert (row.state, row.finished_at, row.message, row.due_at) == ("expired", NOW + SECOND, None, None)
 

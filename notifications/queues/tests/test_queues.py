@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from kit.batches.batch import Batch
 from kit.db.base import fetch
 from kit.db.sessions import BATCH_WORKER, set_all
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
@@ -32,6 +33,7 @@ from tests.rig.delivering import (
     prove,
     take,
 )
+from tests.rig.logs import capture_logs
 from tests.rig.rows import (
     make_answered_request,
     make_attempt,
@@ -105,16 +107,16 @@ def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
         limits = ConcurrencyLimits(1)
         while limits.enter(claiming.Slot(number_of(key))):
             pass  # there is no capacity where it belongs
-        claim(limit=10, now=NOW, limits=limits)
+        claim(Batch(10, NOW), limits)
         assert queue_of(waiting) == key
-    assert claim(limit=10, now=NOW, limits=full).claims == []
+    assert claim(Batch(10, NOW), full).claims == []
     assert len(take()) == 1
 
 
 def test_after_its_first_delivery_an_app_has_queues_of_its_own():
     first, second = make_due_to_app(), make_due_to_app()
     answered(Result(Outcome.DELIVERED), first)
-    claim(limit=10, now=NOW, limits=ConcurrencyLimits(0))
+    claim(Batch(10, NOW), ConcurrencyLimits(0))
     assert queues.load().id_of(UNPROVEN) == 0
     take(limits=ConcurrencyLimits(0))
     assert queue_of(second) == UNPROVEN
@@ -135,8 +137,8 @@ def test_a_claim_takes_from_a_few_queues_and_the_next_ones_take_from_the_others(
     prove(*apps)
     for app in apps:
         make_due_to_app(app.app_topic, queue_id=number_of(QueueKey("gorush", *app, is_proven=False)))
-    first = claim(limit=1000, now=NOW, limits=ConcurrencyLimits(100))
-    second = claim(limit=1000, now=NOW, limits=ConcurrencyLimits(100))
+    first = claim(Batch(1000, NOW), ConcurrencyLimits(100))
+    second = claim(Batch(1000, NOW), ConcurrencyLimits(100))
     assert [(len(each.claims), each.is_more_left) for each in (first, second)] == [(12, True), (8, False)]
 
 
@@ -355,3 +357,18 @@ def test_a_lost_push_that_cannot_be_taken_over_stops_no_other(has_expired):
     deliverer = DeliveryProcess()
     deliverer.process_until(lambda: not Notification.objects.exclude(pk=bad.pk).filter(state=State.IN_FLIGHT).exists())
     assert fresh(bad).due_at > now
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_waiting_push_that_cannot_be_closed_stops_no_other_and_is_left_for_a_while(has_expired):
+    now = timezone.now()
+    expires_at = LONG_AGO if has_expired else now + timedelta(days=1)
+    rows = [make_notification(at=LONG_AGO, expires_at=expires_at) for _ in range(20)]
+    bad = rows[0]
+    refuse("notifications_endednotification", "INSERT", f"NEW.id = {bad.pk}")
+    deliverer = DeliveryProcess()
+    deliverer.process_until(lambda: OpenNotification.objects.count() == 1 and fresh(bad).due_at > now)
+    for _ in range(3):
+        with capture_logs() as logs:
+            deliverer.process_batch()
+        assert [entry["event"] for entry in logs if entry["event"] in {"batch_split", "step_failed"}] == []
