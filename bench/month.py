@@ -40,7 +40,7 @@ from registrations.models import Route
 from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
 from waku_bridge.inbox.steps import Inbox
-from waku_bridge.outbound.outbox import REPLIES as REPLY_ROWS
+from waku_bridge.outbound.outbox import OLDEST_DUE as OLDEST_REPLY
 from waku_bridge.removal import ENVELOPES, REPLIES
 
 RATE, CHUNK_SECONDS = 200, 60
@@ -51,7 +51,7 @@ GOAL, SCANS = 1.2, 20
 PUBLISHED = "SELECT count(*) FROM waku_bridge_outboundreply WHERE published_at IS NOT NULL AND id > {last_id}"
 NOT_WAITED_FOR = "SELECT 0"
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
-LOOKS = {"inbox": Inbox.oldest, "replies": REPLY_ROWS.oldest, "due": f"SELECT EXISTS ({IS_DUE})"}
+LOOKS = {"inbox": Inbox.oldest, "replies": OLDEST_REPLY, "due": f"SELECT EXISTS ({IS_DUE})"}
 LOOKS |= {"expired": f"SELECT EXISTS ({IS_EXPIRED})", "overdue": settling.OVERDUE}
 
 # The rows of the month have ids from here on. Those of the run itself come after them.

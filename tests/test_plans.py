@@ -15,7 +15,6 @@ from django.db import connection, transaction
 from django.db.models import Model
 from pytest_django import DjangoDbBlocker
 
-from kit import work
 from kit.batches.looking import query_of
 from kit.db.base import fetch
 from kit.db.clock import with_days
@@ -23,7 +22,6 @@ from kit.db.sessions import BATCH_WORKER, set_all
 from tests.rig.delivering import Process
 from tests.rig.rows import delete_all, make_envelope, make_notification, make_reply, make_request
 from tests.rig.statements import generic_plan
-from waku_bridge.outbound.outbox import REPLIES
 
 APPS = ("notifications", "waku_bridge", "xmpp_bridge")
 LEFT_OUT = re.compile(r"\.(?:tests|migrations|management|client|console|admin)\b")
@@ -50,15 +48,7 @@ def _in(module: str) -> Iterator[tuple[str, str]]:
             yield f"{module}.{name}", value
 
 
-def _of_work(table: work.Table) -> Iterator[tuple[str, str]]:
-    yield f"{table.name}.oldest", table.oldest
-    yield f"{table.name}.take", work.take_sql(table, ("id",))
-    yield f"{table.name}.done", work.done_sql(table)
-    yield f"{table.name}.again", work.again_sql(table, table.ends[:1])
-
-
 STATEMENTS = {name: sql for name, sql in _statements() if name not in PARTS}
-STATEMENTS |= _of_work(REPLIES)
 # Statements that also read ended rows: keys of three days, or all notifications of one request.
 OF_DAYS = {name for name, sql in STATEMENTS.items() if "{days}" in sql}
 WRITING = [name for name, sql in STATEMENTS.items() if re.search(r"\b(?:UPDATE notif|UPDATE waku|DELETE FROM)", sql)]

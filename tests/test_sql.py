@@ -37,7 +37,6 @@ CONSTANT = re.compile(
 
 # Modules that put more than constants into a statement, and the reason for each.
 PUT_TOGETHER = {
-    "kit/work.py": "names of a work table, its history and their columns",
     "kit/batches/looking.py": "the queries of the steps, settings of the session, and the name of a step",
     "pushserver/console/canary/runs.py": "the table and the links of a bridge's canary",
     "kit/processes/leader.py": "its own statements",

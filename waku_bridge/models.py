@@ -228,7 +228,7 @@ class OpenReplyFacts(models.Model):
 
 
 class OpenReply(ReplyFacts, OpenReplyFacts):
-    """A reply that is being sent, or waits for a node or a store: see `kit.work`."""
+    """A reply that is being sent, or waits for a node or a store: see `outbound.outbox`."""
 
     class Meta:
         default_permissions = ()

@@ -176,3 +176,17 @@ def generic_plan(sql: str) -> str:
         cursor.execute("DEALLOCATE planned")
         cursor.execute("RESET plan_cache_mode")
     return plan
+
+
+REFUSE = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'index row size exceeds maximum' USING ERRCODE = '54000';
+    END $$;
+    CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION refuse()
+"""
+
+
+def refuse(table: str, event: str, condition: str) -> None:
+    """Let the database refuse this event of these rows, until the end of the test's transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSE.format(table=table, event=event, condition=condition))

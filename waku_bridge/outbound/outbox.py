@@ -1,25 +1,26 @@
-"""The outbox of a worker process: the rows of replies, and its steps in a batch. Rows have a due time: see `kit.work`.
+"""The outbox of a worker process: the rows of replies, and its steps in a batch.
 
     new replies ──encode, insert──┐                                 ┌──▶ done: history
                                   ├──claimed──▶ commit ──▶ Sends ───┤
-    overdue replies ──take, again─┘                                 └──▶ again, due later
+    overdue replies ─────take─────┘                                 └──▶ again, due later
 
-A reply is encoded in the transaction that made the decision. Its row is written then and when it ends, and not in
-between.
+A reply is encoded in the transaction that made the decision. A row is claimed until it is due, and whoever finds it due
+then acts on it: its worker has died. The claim is its id with its ``due_at``, and a result changes only a row whose
+claim still holds: no row that another worker has taken meanwhile, and no other one with the same id after a fail-over.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any, LiteralString, NamedTuple
 
 import structlog
 
-from kit import work
 from kit.batches.batch import Batch, Step, Work
-from kit.db.base import Written, write
+from kit.db.base import Written, array_value, fetch, write, write_rows
 from kit.db.clock import clock, day_of, with_days
 from kit.telemetry import count, note, observe
 from notifications.messages import Answer
@@ -216,23 +217,38 @@ CHECK_AFTER = timedelta(seconds=CHECK_AFTER_SECONDS)
 GIVE_UP_AFTER = timedelta(hours=1)
 GIVE_UP_ERRORS_AFTER = timedelta(minutes=1)
 
+_DUE: LiteralString = "FROM waku_bridge_openreply WHERE due_at >= %(nothing_before)s AND due_at <= %(now)s"
+OLDEST_DUE: LiteralString = f"SELECT min(due_at) {_DUE}"
+_COLUMNS: LiteralString = ", ".join(Outgoing._fields)
+_TAKE: LiteralString = f"""
+    UPDATE waku_bridge_openreply SET due_at = %(until)s
+    WHERE id = ANY (ARRAY(SELECT id {_DUE} ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+    RETURNING {_COLUMNS}
+"""
+_of = partial(array_value, "%(ids)b::bigint[]", "n.id")
+_CLAIMED: LiteralString = f"n.id = ANY (%(ids)b::bigint[]) AND n.due_at = {_of('claimed', 'timestamptz')}"
 # What a send changes, both in a row that is due again and in one that ends.
-CHANGES: tuple[work.Column, ...] = (
-    ("state", "text"),
-    ("attempt_count", "smallint"),
-    ("repeat_count", "smallint"),
-    ("timestamp_ns", "bigint"),
-    ("message_hash", "bytea"),
-    ("node", "text"),
-    ("published_at", "timestamptz"),
-)
-REPLIES = work.Table(
-    "waku_bridge_openreply",
-    history="waku_bridge_endedreply",
-    kept=("id", "envelope_hash", "part", "message_type", "pubsub_topic", "content_topic", "created_at"),
-    ends=(*CHANGES, ("confirmed_at", "timestamptz"), ("ended_on", "date")),
-    kept_if="NOT is_discarded",
-)
+_CHANGES: dict[LiteralString, LiteralString] = {
+    "state": _of("state", "text"),
+    "attempt_count": _of("attempt_count", "smallint"),
+    "repeat_count": _of("repeat_count", "smallint"),
+    "timestamp_ns": _of("timestamp_ns", "bigint"),
+    "message_hash": _of("message_hash", "bytea"),
+    "node": _of("node", "text"),
+    "published_at": _of("published_at", "timestamptz"),
+}
+_CHANGED, _VALUES = ", ".join(_CHANGES), ", ".join(_CHANGES.values())
+_AGAIN: LiteralString = f"""
+    UPDATE waku_bridge_openreply AS n SET ({_CHANGED}, due_at) = ({_VALUES}, {_of("due_at", "timestamptz")})
+    WHERE {_CLAIMED}
+"""
+_KEPT: LiteralString = "id, envelope_hash, part, message_type, pubsub_topic, content_topic, created_at"
+_END: LiteralString = f"""
+    WITH ended AS (DELETE FROM waku_bridge_openreply AS n WHERE {_CLAIMED} RETURNING *)
+    INSERT INTO waku_bridge_endedreply ({_KEPT}, {_CHANGED}, confirmed_at, ended_on)
+    SELECT {_KEPT}, {_VALUES}, {_of("confirmed_at", "timestamptz")}, %(today)s FROM ended AS n WHERE NOT is_discarded
+"""
+_KEY = ("ids", "claimed", *_CHANGES)
 # Longest time that a result waits for other work to share a commit with.
 NOTED_WITHIN_SECONDS = 0.5
 # Replies that a process has under way while it takes overdue ones.
@@ -266,24 +282,33 @@ class Recording(Step):
 class OverdueReplies(Step):
     """Step that sends overdue replies, and gives up those that no client waits for any more."""
 
-    oldest: LiteralString = REPLIES.oldest
+    oldest: LiteralString = OLDEST_DUE
 
     def __init__(self, sends: Sends) -> None:
         self._sends = sends
 
     def work(self, batch: Batch) -> Work[list[Outgoing]]:
         limit = max(min(batch.limit, MAX_UNDER_WAY - self._sends.under_way), 0)
-        times = {"now": batch.now, "nothing_before": batch.nothing_before}
-        found = [Outgoing._make(row) for row in work.take(REPLIES, Outgoing._fields, limit=limit, **times)]
+        found = _take(batch, limit, until=batch.now + LEASE)
         give_up([reply for reply in found if is_too_old(reply, batch.now)], now=batch.now)
-        alive, until = [reply for reply in found if not is_too_old(reply, batch.now)], batch.now + LEASE
-        work.again(REPLIES, [(reply.id, reply.due_at, until) for reply in alive])
+        alive = [reply for reply in found if not is_too_old(reply, batch.now)]
         note((reply.envelope_hash, {"attempt": reply.attempt_count + 1}) for reply in alive)
         count(LEFT_BEHIND, {("replies",): sum(not reply.attempt_count for reply in alive)})
-        return Work([reply._replace(due_at=until) for reply in alive], is_more_left=bool(limit) and len(found) == limit)
+        return Work(alive, is_more_left=bool(limit) and len(found) == limit)
 
     def committed(self, decided: list[Outgoing]) -> None:
         self._sends.send(decided, are_new=False)
+
+    def quarantine(self, error: Exception, batch: Batch) -> None:
+        """Leave the reply for a while, so that it does not block the others."""
+        super().quarantine(error, batch)
+        _take(batch, 1, until=batch.now + RETRY_AFTER)
+
+
+def _take(batch: Batch, limit: int, *, until: datetime) -> list[Outgoing]:
+    """Claim the replies that are due, the earliest first. Locked rows are skipped."""
+    values = batch.values | {"limit": limit, "until": until}
+    return [Outgoing._make(row) for row in fetch(_TAKE, values)]
 
 
 class SentReplies(Step):
@@ -299,7 +324,7 @@ class SentReplies(Step):
         return self._sends.is_publishing()
 
     def work(self, batch: Batch) -> Work[list[Sent]]:
-        results = self._sends.peek(batch.limit)
+        batch.taken = results = self._sends.peek(batch.limit)
         note((sent.reply.envelope_hash, sent.attributes) for sent in results)
         settle(results, now=batch.now)
         return Work(results, is_more_left=len(results) == batch.limit)
@@ -311,11 +336,11 @@ class SentReplies(Step):
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Drop the result. The reply is sent once more when its lease ends."""
         super().quarantine(error, batch)
-        self._sends.recorded(len(self._sends.peek(1)))
+        self._sends.recorded(len(batch.taken))
 
     def again(self, batch: Batch) -> None:
         """Record the result some seconds later."""
-        self._sends.again(len(self._sends.peek(batch.limit)))
+        self._sends.again(len(batch.taken))
 
 
 # Results --------------------------------------------------------------------------------------------------------------
@@ -327,7 +352,7 @@ def settle(results: Sequence[Sent], *, now: datetime) -> None:
         sent.state, sent.due_at = _next(sent, now)
     _end([sent for sent in results if not sent.due_at], now=now)
     open_ = [sent for sent in results if sent.due_at]
-    work.again(REPLIES, [(sent.reply.id, sent.reply.due_at, sent.due_at, *_changes(sent)) for sent in open_], CHANGES)
+    write_rows(_AGAIN, (*_KEY, "due_at"), [(*_key(sent), sent.due_at) for sent in open_])
     _count(results)
 
 
@@ -356,10 +381,10 @@ def _next_query_at(sent: Sent, published_at: datetime, now: datetime) -> datetim
     return now if sent.after is Verdict.MISSING else now + ASK_AGAIN_AFTER
 
 
-def _changes(sent: Sent) -> tuple[Any, ...]:
-    """Return the values of `CHANGES`."""
+def _key(sent: Sent) -> tuple[Any, ...]:
+    """Return the claim of a reply and the values of `_CHANGES`."""
     reply = sent.reply
-    counts = sent.state, reply.attempt_count, reply.repeat_count, reply.timestamp_ns
+    counts = reply.id, reply.due_at, sent.state, reply.attempt_count, reply.repeat_count, reply.timestamp_ns
     if sent.node:
         return *counts, sent.hash, sent.node.url, sent.at
     if sent.state is State.CONFIRMED and not reply.published_at:  # by a worker that died before it wrote so
@@ -368,11 +393,8 @@ def _changes(sent: Sent) -> tuple[Any, ...]:
 
 
 def _end(results: Sequence[Sent], *, now: datetime) -> None:
-    rows = []
-    for sent in results:
-        confirmed_at = now if sent.state is State.CONFIRMED else None
-        rows.append((sent.reply.id, sent.reply.due_at, *_changes(sent), confirmed_at, day_of(now)))
-    work.done(REPLIES, rows)
+    rows = [(*_key(sent), now if sent.state is State.CONFIRMED else None) for sent in results]
+    write_rows(_END, (*_KEY, "confirmed_at"), rows, today=day_of(now))
 
 
 def is_too_old(reply: Outgoing, now: datetime) -> bool:

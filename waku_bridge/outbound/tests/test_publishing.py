@@ -19,7 +19,7 @@ from tests.rig.conversation import CLIENT, EPHEMERAL, put, registration, replies
 from tests.rig.delivering import Process, fresh, wait_for_wakeup
 from tests.rig.logs import capture_logs
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
-from tests.rig.statements import statements
+from tests.rig.statements import refuse, statements
 from waku_bridge.codec import topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.topics import message_hash, serialize
@@ -320,6 +320,15 @@ def test_a_published_reply_that_cannot_be_repeated_is_unconfirmed_and_not_abando
     clock.goes(3600)
     publish(node := Node())
     assert (node.asked, fresh(reply).state, fresh(reply).payload) == (0, State.UNCONFIRMED, None)
+
+
+def test_a_reply_whose_row_cannot_be_written_is_left_for_a_while_and_stops_no_other(clock):
+    bad, other = make_reply(at=clock.at), make_reply(at=clock.at + timedelta(minutes=1))
+    refuse("waku_bridge_endedreply", "INSERT", f"NEW.id = {bad.pk}")
+    clock.goes(3600)
+    publish(node := Node())
+    assert [message.payload for _, message in node.published] == [other.payload]
+    assert fresh(bad).due_at == clock.at + timedelta(seconds=10)
 
 
 # Recording ------------------------------------------------------------------------------------------------------------
