@@ -118,7 +118,7 @@ def run(running: Fleet, options: Namespace) -> dict[str, object]:
     _set_autovacuum(running, "on")
     _fill_closed_queue(running, min(WAITING, requests))
     figures["queue closed"] = _measured(load, "queue closed")
-    halts.resume(CLOSED, by="bench", now=datetime.now(UTC))
+    halts.end(halts.Kind.PAUSED, CLOSED, by="bench", now=datetime.now(UTC))
     figures["queue open again"] = _measured(load, "queue open again")
     _show(f"{RATE} requests/s for {minutes} minutes on a month of {requests:,} requests", figures)
     return {"requests": requests, "minutes": minutes, **figures}
@@ -228,7 +228,7 @@ def _set_autovacuum(running: Fleet, state: LiteralString) -> None:
 def _fill_closed_queue(running: Fleet, waiting: int) -> None:
     """Pause an app of Apple's, with ``waiting`` notifications."""
     now = datetime.now(UTC)
-    halts.pause(CLOSED, by="bench", why="a closed queue", now=now)
+    halts.begin(halts.Kind.PAUSED, CLOSED, by="bench", reason="a closed queue", now=now)
     queues.create({QueueKey("gorush", *CLOSED, is_proven=True)})
     Channel.objects.create(**CLOSED._asdict(), last_success_at=now)
     routes = Route.objects.bulk_create(_route(f"{number:064x}".encode(), now) for number in range(PHONES))

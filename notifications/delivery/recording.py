@@ -112,9 +112,9 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
     """
     probes = [(claim, result) for claim, result in results if claim.is_probe]
     for app in sorted({claim.channel for claim, result in probes if is_answer(result)}):
-        halts.close_breaker(app, now=now)
+        halts.end(halts.Kind.TRIPPED, app, now=now)
     for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
-        halts.note_reached(gateway, now=now)
+        halts.end(halts.Kind.UNREACHABLE, gateway, now=now)
 
 
 def _find_failed(results: Sequence[Done], proven: Collection[int], known: Queues, *, now: datetime) -> set[int]:
@@ -145,7 +145,7 @@ def _note_reach(results: Sequence[Done], reach: Reach, known: Queues, *, now: da
         if halts.has_contact(gateway, since):
             reach.note_alone(gateway, now=now)
         else:
-            halts.note_unreachable(gateway, now=now)
+            halts.begin(halts.Kind.UNREACHABLE, gateway, now=now)
 
 
 def _proves(result: Result) -> bool:

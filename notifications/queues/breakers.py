@@ -68,7 +68,7 @@ def trip_what_delivers_nothing(results: Iterable[tuple[Claim, Result]], known: Q
     for app in sorted(failed & known.delivered.keys() - known.tripped):
         sends = _failed_in_a_row(app, now=now)
         if delivers_nothing([send.address_digest for send in sends], [send.sender_digest for send in sends]):
-            halts.trip(app, reason=_reason(sends), now=now)
+            halts.begin(halts.Kind.TRIPPED, app, reason=_reason(sends), now=now)
 
 
 def _counts(result: Result) -> bool:

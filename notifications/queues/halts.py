@@ -46,7 +46,7 @@ TRIED_FOR = timedelta(seconds=5)
 TRY_PAUSE = timedelta(seconds=6)
 
 
-# Begun and ended by operators, and by breakers ------------------------------------------------------------------------
+# Begin and end --------------------------------------------------------------------------------------------------------
 
 
 def drain() -> Halt | None:
@@ -54,42 +54,53 @@ def drain() -> Halt | None:
     return Halt.objects.in_force().filter(kind=Kind.DRAINED).first()
 
 
-def start_draining(*, by: str, why: str, now: datetime) -> bool:
-    """Stop delivery, and return whether this call did it: of two calls, the later one changes nothing."""
-    return _begin(Halt(kind=Kind.DRAINED, by=by, reason=why, since=now))
+_BEGIN = """
+    INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by, next_probe_at)
+    VALUES (%s, %s, %s::smallint, %s, %s, %s, %s, %s::timestamptz)
+    ON CONFLICT (kind, gateway, token_type, app_topic) WHERE ended_at IS NULL DO NOTHING RETURNING id
+"""
 
 
-def stop_draining(*, by: str, now: datetime) -> bool:
-    """Let delivery run again, and return whether it was stopped. Workers claim the notifications that waited."""
-    return _end(Kind.DRAINED, by=by, now=now)
+def begin(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", reason: str = "", now: datetime) -> bool:
+    """Begin a halt of the server, of a gateway (its name) or of an app. Return whether this call did it.
 
-
-def pause(app: ChannelKey, *, by: str, why: str, now: datetime) -> bool:
-    """Send nothing to this app until somebody resumes it. Its notifications wait, at most their time to live."""
-    return _begin(Halt(kind=Kind.PAUSED, **app._asdict(), by=by, reason=why, since=now))
-
-
-def resume(app: ChannelKey, *, by: str, now: datetime) -> bool:
-    """End the pause of this app. Its waiting notifications are sent, unless another halt covers them."""
-    return _end(Kind.PAUSED, **app._asdict(), by=by, now=now)
-
-
-def trip(app: ChannelKey, *, reason: str, by: str = "", now: datetime) -> bool:
-    """Stop sending to an app whose pushes fail or do harm. Probes test whether the halt can end."""
-    is_begun = _begin(Halt(kind=Kind.TRIPPED, **app._asdict(), by=by, reason=reason, since=now))
-    if is_begun and not by:
-        count(CHANNEL_TRIPS, [(platform_of(app.token_type),)])
-    return is_begun
-
-
-def close_breaker(app: ChannelKey, *, by: str = "", now: datetime) -> bool:
-    """End the trip of this app, because a probe was answered or an operator decided so.
-
-    Its ambiguous pushes have long pauses because of the fault that is over. They are due at once.
+    One that the server begins itself is an error.
     """
-    if is_ended := _end(Kind.TRIPPED, **app._asdict(), by=by, now=now):
-        write(_BRING_FORWARD, {**app._asdict(), "now": now})
-    return is_ended
+    columns, next_probe_at = _columns(subject), now + PROBE_PAUSE if kind in PROBED else None
+    if not fetch(_BEGIN, [str(kind), *columns.values(), now, reason, by, next_probe_at]):
+        return False
+    if by:
+        log.warning("halt_begun", kind=str(kind), **columns)
+        return True
+    log.error("halt_begun", kind=str(kind), **columns, reason=reason)
+    if isinstance(subject, ChannelKey):
+        count(CHANNEL_TRIPS, [(platform_of(subject.token_type),)])
+    else:
+        count(GATEWAY_OUTAGES, [(subject,)])
+    return True
+
+
+def end(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", now: datetime) -> bool:
+    """End a halt, and return whether it was in force. What waited is sent, unless another halt covers it.
+
+    Ambiguous pushes of a tripped app have long pauses because of the fault that is over. They are due at once.
+    """
+    columns = _columns(subject)
+    if not Halt.objects.in_force().filter(kind=kind, **columns).update(ended_at=now, ended_by=by):
+        return False
+    log.warning("halt_ended", kind=str(kind), **columns, by_operator=bool(by))
+    if isinstance(subject, ChannelKey):
+        Channel.objects.filter(**subject._asdict()).update(judged_from=now)
+        if kind == Kind.TRIPPED:
+            write(_BRING_FORWARD, {**subject._asdict(), "now": now})
+    wake_workers()
+    return True
+
+
+def _columns(subject: ChannelKey | str) -> dict[str, Any]:
+    if isinstance(subject, ChannelKey):
+        return {"gateway": "", **subject._asdict()}
+    return {"gateway": subject, "token_type": None, "app_topic": ""}
 
 
 # Only pushes that were sent before have pauses, so the rows that wait for their first attempt are not read.
@@ -107,38 +118,7 @@ _BRING_FORWARD = f"""
 """
 
 
-_BEGIN = """
-    INSERT INTO notifications_halt (kind, gateway, token_type, app_topic, since, reason, by, next_probe_at)
-    VALUES (%s, %s, %s::smallint, %s, %s, %s, %s, %s::timestamptz)
-    ON CONFLICT (kind, gateway, token_type, app_topic) WHERE ended_at IS NULL DO NOTHING RETURNING id
-"""
-
-
-def _begin(halt: Halt) -> bool:
-    """Store a halt, and return whether it is new. One that the server begins itself is an error."""
-    subject = {"gateway": halt.gateway, "token_type": halt.token_type, "app_topic": halt.app_topic}
-    next_probe_at = halt.since + PROBE_PAUSE if halt.kind in PROBED else None
-    row = [str(halt.kind), *subject.values(), halt.since, halt.reason, halt.by, next_probe_at]
-    is_begun = bool(fetch(_BEGIN, row))
-    if is_begun and halt.by:
-        log.warning("halt_begun", kind=str(halt.kind), **subject)
-    elif is_begun:
-        log.error("halt_begun", kind=str(halt.kind), **subject, reason=halt.reason)
-    return is_begun
-
-
-def _end(kind: Halt.Kind, *, by: str, now: datetime, **subject: Any) -> bool:
-    """End a halt, and return whether it was in force."""
-    is_ended = bool(Halt.objects.in_force().filter(kind=kind, **subject).update(ended_at=now, ended_by=by))
-    if is_ended:
-        log.warning("halt_ended", kind=str(kind), **subject, by_operator=bool(by))
-        if "app_topic" in subject:
-            Channel.objects.filter(**subject).update(judged_from=now)
-        wake_workers()
-    return is_ended
-
-
-# Begun and ended by the gateways' results -----------------------------------------------------------------------------
+# Reach ----------------------------------------------------------------------------------------------------------------
 
 
 # An attempt without a begin left no connection. One that began before counts only with an answer.
@@ -154,17 +134,6 @@ def has_contact(gateway: str, since: datetime) -> bool:
     """Return whether a push of any process reached this gateway, or was answered by it, since then."""
     first = since - timedelta(seconds=settings.DELIVERY_LEASE_SECONDS)  # no push takes longer
     return bool(fetch(_HAS_CONTACT, {"gateway": gateway, "since": since, "first": first}))
-
-
-def note_unreachable(gateway: str, *, now: datetime) -> None:
-    """Halt a gateway that no process reaches."""
-    if _begin(Halt(kind=Kind.UNREACHABLE, gateway=gateway, since=now)):
-        count(GATEWAY_OUTAGES, [(gateway,)])
-
-
-def note_reached(gateway: str, *, now: datetime) -> bool:
-    """End the halt of a gateway, because a probe reached it. Its waiting notifications come first."""
-    return _end(Kind.UNREACHABLE, gateway=gateway, by="", now=now)
 
 
 class Reach:

@@ -529,10 +529,10 @@ def test_a_broken_canary_makes_nobody_unready_and_one_that_is_switched_off_is_no
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("all_well")
 def test_readyz_shows_no_reason_while_delivery_is_stopped_and_each_halted_channel_is_named(client):
-    halts.start_draining(by="ann", why="a word for colleagues", now=NOW)
+    halts.begin(halts.Kind.DRAINED, by="ann", reason="a word for colleagues", now=NOW)
     assert indicators()["sending"].sentence.startswith("stopped by ann since 2026-11-21 12:00:00 UTC: a word")
     assert "colleagues" not in client.get("/readyz").content.decode()
-    halts.stop_draining(by="ann", now=NOW)
+    halts.end(halts.Kind.DRAINED, by="ann", now=NOW)
 
     for app_topic in ("im.one", "im.two"):
         rows.make_channel((1, app_topic))

@@ -100,7 +100,7 @@ def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_
 ) -> None:
     settings.MAX_OPEN_PER_ROUTE = 2
     process = say(registration())
-    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
+    halts.begin(halts.Kind.DRAINED, by="ann", reason="gorush moves", now=timezone.now())
     flood(4, process=process)
     put(*(request(push(), message_id=b"of one batch %d" % number) for number in range(4)))
     process.process_batch(now=timezone.now())

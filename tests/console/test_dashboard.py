@@ -367,7 +367,7 @@ def test_a_push_within_a_millisecond_is_below_one_and_the_axis_has_each_figure_o
 @pytest.mark.parametrize("role", ["support", "operator", "admin"])
 def test_every_role_sees_the_indicators_and_only_links_that_it_may_follow(role: str) -> None:
     client = staff(role)
-    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
+    halts.begin(halts.Kind.DRAINED, by="ann", reason="gorush moves", now=timezone.now())
     trip()
 
     html = client.get("/admin/").content.decode()

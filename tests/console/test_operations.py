@@ -67,7 +67,7 @@ def make_channel(state: str = "running") -> Channel:
 
 
 def make_drain() -> None:
-    halts.start_draining(by="bob", why="x", now=timezone.now())
+    halts.begin(halts.Kind.DRAINED, by="bob", reason="x", now=timezone.now())
 
 
 def make_dead_route() -> Channel:

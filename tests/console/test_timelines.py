@@ -400,7 +400,7 @@ def test_a_timeline_and_its_first_line_show_the_halts_that_delay_a_push(admin_cl
     assert "Its gateway gorush cannot be reached" in text
     assert "Its route is disabled (operator)" in text
 
-    halts.start_draining(by="ann", why="gorush moves", now=timezone.now())
+    halts.begin(halts.Kind.DRAINED, by="ann", reason="gorush moves", now=timezone.now())
     line = first_line(admin_client, path_of(notification))
     assert "Delivery is stopped: it waits until somebody starts it again (by ann, since 20" in line
     assert "The next attempt is due" not in timeline(admin_client, notification)
@@ -442,13 +442,13 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
 def trip(app: ChannelKey, reason: str, begun: float, ended: float, notification: Notification, **options: str) -> None:
     """Trip an app these seconds after the notification was made, and close its breaker."""
     at = notification.created_at
-    halts.trip(app, reason=reason, now=at + timedelta(seconds=begun))
-    halts.close_breaker(app, now=at + timedelta(seconds=ended), **options)
+    halts.begin(halts.Kind.TRIPPED, app, reason=reason, now=at + timedelta(seconds=begun))
+    halts.end(halts.Kind.TRIPPED, app, now=at + timedelta(seconds=ended), **options)
 
 
 def lose_gateway(begun: timedelta, ended: timedelta, notification: Notification) -> None:
-    halts.note_unreachable("gorush", now=notification.created_at + begun)
-    halts.note_reached("gorush", now=notification.created_at + ended)
+    halts.begin(halts.Kind.UNREACHABLE, "gorush", now=notification.created_at + begun)
+    halts.end(halts.Kind.UNREACHABLE, "gorush", now=notification.created_at + ended)
 
 
 def test_halts_that_the_server_began_and_ended_are_steps_between_beginning_and_end(admin_client: Client) -> None:

@@ -154,7 +154,7 @@ def test_in_a_queue_that_sends_nothing_all_are_answered_together_at_the_deadline
     settings.REPLY_DEADLINE_SECONDS = 0.8
     narrow, control, suspect = Process(gateway_of(process), limit=1), anybody(), anybody()
     if obstacle == "halted":
-        halts.pause(APP, by="operator", why="test", now=timezone.now())
+        halts.begin(halts.Kind.PAUSED, APP, by="operator", reason="test", now=timezone.now())
     say(wanted(anybody(), OUTSIDER), wanted(control, OUTSIDER), kind(suspect), process=narrow)
     narrow.process_until(lambda: answers(control) and answers(suspect))
     assert answers(control) == answers(suspect) == [[ReportError.NONE]]
@@ -217,7 +217,7 @@ def test_one_push_without_an_attempt_keeps_the_answer_about_all_of_its_request(
     user, suspect = anybody(), anybody()
     apple: dict[str, Any] = {"token_type": TokenType.APN, "app_topic": "im.status", "device_token": "ab" * 32}
     say(registration(user, **apple), process=process)
-    halts.pause(APP, by="operator", why="test", now=timezone.now())
+    halts.begin(halts.Kind.PAUSED, APP, by="operator", reason="test", now=timezone.now())
     say(request(phone_of(user), push(author=BLOCKED), signer=suspect), process=process)
     process.process_until(lambda: answers(suspect))
     assert answers(suspect) == [[ReportError.NONE, ReportError.NONE]]

@@ -189,7 +189,9 @@ def test_answers_to_requests_side_by_side_tell_nothing(siege: Siege) -> None:
 
 
 def test_answers_tell_nothing_while_the_queue_is_halted(siege: Siege) -> None:
-    halts.pause(ChannelKey(TokenType.FIREBASE, ""), by="operator", why="siege", now=timezone.now())
+    halts.begin(
+        halts.Kind.PAUSED, ChannelKey(TokenType.FIREBASE, ""), by="operator", reason="siege", now=timezone.now()
+    )
     judge("a halted queue", *compare(siege, BLOCKED, FREE))
 
 

@@ -131,9 +131,9 @@ def test_acceptance_claims_nothing_that_no_worker_would_claim(obstacle):
     prove(GOOGLE)
     route = make_recipient().route
     if obstacle == "drained":
-        halts.start_draining(by="ann", why="gorush moves", now=NOW)
+        halts.begin(halts.Kind.DRAINED, by="ann", reason="gorush moves", now=NOW)
     elif obstacle == "paused":
-        halts.pause(GOOGLE, by="ann", why="new key", now=NOW)
+        halts.begin(halts.Kind.PAUSED, GOOGLE, by="ann", reason="new key", now=NOW)
     else:
         sealed = Keyring([b"\x77" * 32]).encrypt(Purpose.ADDRESS, b"lost")
         Route.objects.filter(pk=route.pk).update(address_encrypted=sealed)

@@ -124,7 +124,7 @@ def test_notifications_behind_a_halt_count_as_waiting(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 3
     prove(APPLE)
     make_waiting(APPLE, 2)
-    halts.pause(APPLE, by="ann", why="new key", now=timezone.now())
+    halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="new key", now=timezone.now())
     assert reported(ask(make_phone(APPLE))) == [OVERLOADED]
 
 
@@ -180,7 +180,7 @@ def test_a_long_queue_is_counted_in_steps(monkeypatch):
 def test_the_leader_counts():
     prove(GOOGLE)
     make_waiting(GOOGLE, 2)
-    halts.pause(GOOGLE, by="ann", why="new key", now=timezone.now())
+    halts.begin(halts.Kind.PAUSED, GOOGLE, by="ann", reason="new key", now=timezone.now())
     deliverer = DeliveryProcess()
     deliverer.process_batch()  # it becomes the leader in this batch
     deliverer.process_batch()

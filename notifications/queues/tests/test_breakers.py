@@ -125,7 +125,7 @@ def test_failures_of_long_ago_do_not_count():
 def test_failures_before_the_breaker_was_closed_do_not_count():
     sends(REFUSED, 10)
     later = NOW + timedelta(seconds=10)
-    halts.close_breaker(APPLE, by="ann", now=later)
+    halts.end(halts.Kind.TRIPPED, APPLE, by="ann", now=later)
     sends(REFUSED, 9, now=later)
     assert not is_tripped()
     sends(REFUSED, 1, now=later)

@@ -67,22 +67,22 @@ def make_proven(**fields):
 
 
 def halt_gateway():
-    halts.note_unreachable("gorush", now=NOW)
+    halts.begin(halts.Kind.UNREACHABLE, "gorush", now=NOW)
 
 
 # Operators and breakers -----------------------------------------------------------------------------------------------
 
 
 def test_an_ended_halt_keeps_who_began_it_and_who_ended_it():
-    halts.pause(APPLE, by="ann", why="new key", now=NOW)
-    halts.trip(APPLE, reason="refused", now=NOW)
+    halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="new key", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="refused", now=NOW)
     halt_gateway()
-    halts.start_draining(by="ann", why="gorush moves", now=NOW)
+    halts.begin(halts.Kind.DRAINED, by="ann", reason="gorush moves", now=NOW)
     later = NOW + timedelta(minutes=3)
-    halts.resume(APPLE, by="bob", now=later)
-    halts.close_breaker(APPLE, now=later)
-    halts.note_reached("gorush", now=later)
-    halts.stop_draining(by="bob", now=later)
+    halts.end(halts.Kind.PAUSED, APPLE, by="bob", now=later)
+    halts.end(halts.Kind.TRIPPED, APPLE, now=later)
+    halts.end(halts.Kind.UNREACHABLE, "gorush", now=later)
+    halts.end(halts.Kind.DRAINED, by="bob", now=later)
     fields = ("kind", "gateway", "token_type", "app_topic", "reason", "by", "ended_by")
     assert set(Halt.objects.values_list(*fields)) == {
         ("paused", "", 1, APP, "new key", "ann", "bob"),
@@ -96,15 +96,15 @@ def test_an_ended_halt_keeps_who_began_it_and_who_ended_it():
 def test_ended_halts_are_kept_as_long_as_notifications():
     for ago in (1, 3):
         at = NOW - timedelta(days=ago)
-        halts.trip(APPLE, reason=f"{ago} days ago", now=at)
-        halts.close_breaker(APPLE, now=at)
+        halts.begin(halts.Kind.TRIPPED, APPLE, reason=f"{ago} days ago", now=at)
+        halts.end(halts.Kind.TRIPPED, APPLE, now=at)
     list(retention.purge(now=NOW, keep=timedelta(days=2)))
     assert Halt.objects.get().reason == "1 days ago"
 
 
 def test_a_trip_is_an_error_in_the_log():
     with capture_logs() as logs:
-        halts.trip(APPLE, reason="5 of 5 sends refused: InvalidProviderToken", now=NOW)
+        halts.begin(halts.Kind.TRIPPED, APPLE, reason="5 of 5 sends refused: InvalidProviderToken", now=NOW)
     [alarm] = [entry for entry in logs if entry["log_level"] == "error"]
     assert (alarm["event"], alarm["kind"]) == ("halt_begun", "tripped")
     assert (alarm["token_type"], alarm["app_topic"]) == (1, APP)
@@ -115,24 +115,24 @@ def test_only_the_trips_of_breakers_are_counted(django_capture_on_commit_callbac
     def trip(**by):
         before = CHANNEL_TRIPS.labels("ios")._value.get()
         with django_capture_on_commit_callbacks(execute=True):
-            halts.trip(APPLE, reason="why", now=NOW, **by)
-        halts.close_breaker(APPLE, by="ann", now=NOW)
+            halts.begin(halts.Kind.TRIPPED, APPLE, reason="why", now=NOW, **by)
+        halts.end(halts.Kind.TRIPPED, APPLE, by="ann", now=NOW)
         return CHANNEL_TRIPS.labels("ios")._value.get() - before
 
     assert (trip(), trip(by="ann")) == (1, 0)
 
 
 def test_firebase_is_one_app_whatever_app_topic_its_routes_carry():
-    halts.pause(GOOGLE, by="ann", why="", now=NOW)
+    halts.begin(halts.Kind.PAUSED, GOOGLE, by="ann", reason="", now=NOW)
     waiting = make_due()
     Route.objects.update(app_topic="anything")
     assert claimed(waiting) == []
-    halts.resume(GOOGLE, by="ann", now=NOW)
+    halts.end(halts.Kind.PAUSED, GOOGLE, by="ann", now=NOW)
     assert len(claimed(waiting)) == 1
 
 
 def test_made_up_apps_wait_behind_no_halt_of_an_app():
-    halts.pause(APPLE, by="ann", why="", now=NOW)
+    halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="", now=NOW)
     assert len(claimed(make_due_to_app("made.up"))) == 1
 
 
@@ -140,7 +140,7 @@ def test_made_up_apps_wait_behind_no_halt_of_an_app():
 
 
 def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
-    halts.pause(APPLE, by="ann", why="", now=NOW)
+    halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="", now=NOW)
     waiting = make_due_to_app(expires_at=NOW + SECOND)
     assert claimed(waiting) == []
     assert expire(NOW) == 0
@@ -152,16 +152,16 @@ def test_a_notification_behind_a_halt_expires_at_its_time_and_not_before():
 # Two halts at once ----------------------------------------------------------------------------------------------------
 
 BEGIN = {
-    "drained": lambda: halts.start_draining(by="ann", why="x", now=NOW),
+    "drained": lambda: halts.begin(halts.Kind.DRAINED, by="ann", reason="x", now=NOW),
     "unreachable": halt_gateway,
-    "paused": lambda: halts.pause(APPLE, by="ann", why="x", now=NOW),
-    "tripped": lambda: halts.trip(APPLE, reason="x", now=NOW),
+    "paused": lambda: halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="x", now=NOW),
+    "tripped": lambda: halts.begin(halts.Kind.TRIPPED, APPLE, reason="x", now=NOW),
 }
 END = {
-    "drained": lambda: halts.stop_draining(by="ann", now=NOW),
-    "unreachable": lambda: halts.note_reached("gorush", now=NOW),
-    "paused": lambda: halts.resume(APPLE, by="ann", now=NOW),
-    "tripped": lambda: halts.close_breaker(APPLE, now=NOW),
+    "drained": lambda: halts.end(halts.Kind.DRAINED, by="ann", now=NOW),
+    "unreachable": lambda: halts.end(halts.Kind.UNREACHABLE, "gorush", now=NOW),
+    "paused": lambda: halts.end(halts.Kind.PAUSED, APPLE, by="ann", now=NOW),
+    "tripped": lambda: halts.end(halts.Kind.TRIPPED, APPLE, now=NOW),
 }
 
 
@@ -192,7 +192,7 @@ def test_ending_one_halt_never_ends_another(first, second):
 
 
 def test_a_tripped_app_is_probed_with_one_push_at_a_time():
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     waiting = [make_due_to_app() for _ in range(3)]
     assert claimed(*waiting, now=NOW + PROBE - SECOND) == []
     [probe] = claimed(*waiting, now=NOW + PROBE)
@@ -203,7 +203,7 @@ def test_a_tripped_app_is_probed_with_one_push_at_a_time():
 
 
 def test_a_probe_goes_to_a_proven_address_if_one_waits():
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     outsider = make_due_to_app(due_at=LONG_AGO)
     proven = {make_proven(due_at=NOW - n * SECOND).pk for n in (1, 2)}
     taken = [held.notification_id for n in (1, 2, 3) for held in take(now=NOW + n * PROBE)]
@@ -213,7 +213,7 @@ def test_a_probe_goes_to_a_proven_address_if_one_waits():
 
 def test_each_probe_goes_to_another_address_than_the_last():
     """An address that always fails, with older pushes than all others, must not keep the breaker open."""
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     failing, honest = make_proven(), make_proven()
     for _ in range(20):
         make_due(route=failing.route)
@@ -223,7 +223,7 @@ def test_each_probe_goes_to_another_address_than_the_last():
 
 
 def test_one_phone_under_many_names_is_one_address_for_probes():
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     names = [make_proven() for _ in range(40)]
     Route.objects.filter(pk__in=[row.route_id for row in names]).update(
         address_digest=b"the same phone", delivered_digest=b"the same phone"
@@ -235,7 +235,7 @@ def test_one_phone_under_many_names_is_one_address_for_probes():
 
 def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
     """An attacker registers one phone under many names, has pushes sent to it, and then registers made-up tokens."""
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     pestering = [make_proven(due_at=LONG_AGO) for _ in range(20)]
     phone = make_proven(due_at=NOW)
     take()  # this sorts them into their queue
@@ -245,7 +245,7 @@ def test_a_notification_in_a_wrong_queue_uses_up_no_probe():
 
 
 def test_a_process_without_capacity_uses_up_no_probe():
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     make_proven()
     take()  # this sorts it into its queue
     assert take(now=NOW + PROBE, limits=ConcurrencyLimits(0)) == []
@@ -253,7 +253,7 @@ def test_a_process_without_capacity_uses_up_no_probe():
 
 
 def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_both():
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     halt_gateway()
     waiting = make_proven()
     assert claimed(waiting, now=NOW + PROBE - SECOND) == []
@@ -271,7 +271,7 @@ def test_an_app_that_is_tripped_at_a_gateway_that_is_away_gets_one_probe_for_bot
     ids=lambda value: str(getattr(value, "outcome", value)),
 )
 def test_a_probe_that_apple_or_google_judged_closes_the_breaker_and_no_other(result, is_closed):
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     probe, waiting = make_due_to_app(), make_due_to_app()
     answered(result, probe, now=NOW + PROBE)
     assert kinds() == ["tripped"] * (not is_closed)
@@ -282,7 +282,7 @@ def test_a_probe_that_apple_or_google_judged_closes_the_breaker_and_no_other(res
 
 def test_the_success_of_a_push_sent_before_the_trip_does_not_close_the_breaker():
     held = claimed(make_due_to_app())
-    halts.trip(APPLE, reason="", now=NOW)
+    halts.begin(halts.Kind.TRIPPED, APPLE, reason="", now=NOW)
     recorded([(claim, DELIVERED) for claim in held])
     assert kinds() == ["tripped"]
 

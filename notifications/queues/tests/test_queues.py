@@ -174,7 +174,7 @@ def test_a_claim_reads_by_the_index_and_no_more_than_it_takes():
 def test_the_search_for_work_reads_nothing_behind_a_halt(sql):
     prove(APPLE)
     fill(number_of(UNPROVEN), 1000)
-    halts.pause(APPLE, by="ann", why="x", now=NOW)
+    halts.begin(halts.Kind.PAUSED, APPLE, by="ann", reason="x", now=NOW)
     assert (
         rows_read(f"SELECT EXISTS ({sql})", {"now": NOW, "nothing_before": LONG_AGO})["notifications_notification"] <= 1
     )
@@ -256,7 +256,7 @@ def test_the_first_batch_after_a_halt_sends_and_no_other_worker_waits(transactio
         other.process_batch()
         deliverer.process_until(lambda: len(deliverer.gateway.pushes) >= 20)
         other.process_until(lambda: len(other.gateway.pushes) >= 20)
-        assert halts.pause(GOOGLE, by="ann", why="x", now=timezone.now())
+        assert halts.begin(halts.Kind.PAUSED, GOOGLE, by="ann", reason="x", now=timezone.now())
     finally:
         with connection.cursor() as cursor:
             cursor.execute("RESET statement_timeout; RESET lock_timeout")
@@ -264,7 +264,9 @@ def test_the_first_batch_after_a_halt_sends_and_no_other_worker_waits(transactio
 
 def _end(halt):
     assert (
-        halts.note_reached("gorush", now=NOW) if halt.kind == "unreachable" else halts.resume(APPLE, by="ann", now=NOW)
+        halts.end(halts.Kind.UNREACHABLE, "gorush", now=NOW)
+        if halt.kind == "unreachable"
+        else halts.end(halts.Kind.PAUSED, APPLE, by="ann", now=NOW)
     )
 
 

@@ -52,7 +52,9 @@ class Pause(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.pause(_key(rows[0]), by=by, why=self.cleaned_data["why"], now=database_now())
+        is_change = halts.begin(
+            halts.Kind.PAUSED, _key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now()
+        )
         return _done("Paused.", ALREADY.format(rows[0], "paused"), is_change=is_change)
 
 
@@ -67,7 +69,9 @@ class Trip(ChannelOperation):
         yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.trip(_key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now())
+        is_change = halts.begin(
+            halts.Kind.TRIPPED, _key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now()
+        )
         return _done("Tripped.", ALREADY.format(rows[0], "tripped"), is_change=is_change)
 
 
@@ -83,7 +87,7 @@ class Resume(ChannelOperation):
         yield from _also("tripped", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.resume(_key(rows[0]), by=by, now=database_now())
+        is_change = halts.end(halts.Kind.PAUSED, _key(rows[0]), by=by, now=database_now())
         return _done("Resumed.", NOT_SO.format(rows[0], "paused"), is_change=is_change)
 
 
@@ -99,7 +103,7 @@ class CloseBreaker(ChannelOperation):
         yield from _also("paused", rows[0])
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.close_breaker(_key(rows[0]), by=by, now=database_now())
+        is_change = halts.end(halts.Kind.TRIPPED, _key(rows[0]), by=by, now=database_now())
         return _done("Closed the breaker.", NOT_SO.format(rows[0], "tripped"), is_change=is_change)
 
 

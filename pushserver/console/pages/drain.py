@@ -35,7 +35,7 @@ class StartDraining(DrainOperation):
         return labels.STOP_EFFECTS
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
-        is_change = halts.start_draining(by=by, why=self.cleaned_data["why"], now=database_now())
+        is_change = halts.begin(halts.Kind.DRAINED, by=by, reason=self.cleaned_data["why"], now=database_now())
         return Done(labels.STOPPED) if is_change else Done(labels.STOPPED_ALREADY, is_change=False)
 
 
@@ -51,7 +51,7 @@ class StopDraining(DrainOperation):
         yield labels.START_EFFECT
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
-        is_change = halts.stop_draining(by=by, now=database_now())
+        is_change = halts.end(halts.Kind.DRAINED, by=by, now=database_now())
         return Done(labels.STARTED) if is_change else Done(labels.STARTED_ALREADY, is_change=False)
 
 
