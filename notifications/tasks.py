@@ -72,8 +72,10 @@ def _stop_in_time(worker: Worker, has_ended: threading.Event) -> None:
     worker.stop(timeout_seconds=STOP_SECONDS)
     if not has_ended.wait(STOP_SECONDS + 2):
         log.warning("batches_cut_off")
-        worker.cut_off()
-        _end()
+        try:
+            worker.roll_back()
+        finally:
+            _end()
 
 
 def _end() -> None:

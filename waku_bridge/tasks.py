@@ -55,7 +55,7 @@ def derive_topic_keys() -> None:
 
 def _call_back_pending(budget: CpuBudget) -> None:
     if inbox.derive_needed_keys(budget=budget, limit=PENDING_LIMIT):
-        wake(inbox.ANNOUNCED_AS)
+        wake("Inbox")
 
 
 def want_keys() -> None:

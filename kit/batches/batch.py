@@ -31,9 +31,8 @@ T = TypeVar("T")
 
 CHANNEL = "batches"
 WAKE_PEERS = "batches_peers"
-# Items of one step in one batch. A step with a limit below half of it works alone on few items, because a batch failed.
+# Items of one step in one batch. A step with a lower limit is careful, because a batch failed.
 LIMIT = 200
-HALF = LIMIT // 2
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -58,7 +57,7 @@ class Batch:
     @property
     def is_careful(self) -> bool:
         """Return whether the step takes few items, because an earlier batch failed."""
-        return self.limit < HALF
+        return self.limit < LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Work(Generic[T]):
 
 
 class Step:
-    """One part of every batch. The worker calls all methods but `cut_off` in the thread that processes the batches.
+    """One part of every batch. The worker calls its methods in the thread that processes the batches.
 
     The defaults are for steps that keep nothing in memory and have nothing to undo.
     """
@@ -83,8 +82,6 @@ class Step:
     waits: LiteralString = ""
     # Only the leader looks for rows of this step.
     is_for_leader = False
-    # The payload of the NOTIFY that announces rows for this step. The step then works without a query for them.
-    announced_as = ""
     # The step processes only what earlier steps have handed to it.
     follows = False
 
@@ -112,11 +109,9 @@ class Step:
         """Send what was decided, and remove the processed items from memory."""
 
     def rolled_back(self, batch: Batch) -> None:
-        """Restore the memory of the step to its state before `work`, because the transaction was rolled back."""
+        """Restore the memory of the step to its state before `work`, because the transaction was rolled back.
 
-    def cut_off(self) -> None:
-        """Take back what says that the process died of the items of its batch, because it is ended in the middle of
-        one for another reason.
+        Another thread calls it before it ends the process in the middle of a batch.
         """
 
     def quarantine(self, error: Exception, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
@@ -155,7 +150,7 @@ class Wakeup:
 def wake(payload: str = "") -> None:
     """Notify the leader that rows wait: at the commit of this transaction, or at once outside of one.
 
-    ``payload`` is the `Step.announced_as` of their step, or empty for rows of any step.
+    ``payload`` names their step, which then works without a look. It is empty for rows of any step.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])

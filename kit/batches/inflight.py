@@ -18,16 +18,16 @@ from kit.http import call_on_loop
 T = TypeVar("T")
 # Seconds after which a result comes again that could not be recorded.
 AGAIN_SECONDS = 10
-# A send never raises. Its result reports the failure, also when the timeout cancels the send.
+# A send never raises. Its result reports the failure, also that it took too long: the timeout of an HTTP client would
+# begin again with every byte that arrives.
 Send = Callable[[], Coroutine[Any, Any, T]]
 
 
 class InFlight(Generic[T]):
-    """The sends of one kind. Each is cancelled after ``timeout_seconds``. Without a timeout, it must end by itself."""
+    """The sends of one kind. Each ends in time by itself."""
 
-    def __init__(self, wakeup: Wakeup, *, timeout_seconds: float | None = None) -> None:
+    def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
-        self._timeout_seconds = timeout_seconds
         self._results: deque[T] = deque()  # the loop appends, and the worker removes
         self.under_way = 0  # sends without a recorded result; only the worker's thread changes it
         self._tasks: set[asyncio.Task[None]] = set()  # only the loop uses it
@@ -73,10 +73,7 @@ class InFlight(Generic[T]):
             task.add_done_callback(self._tasks.discard)
 
     async def _send(self, send: Send[T]) -> None:
-        # The timeout of an HTTP client would begin again with every byte that arrives.
-        async with asyncio.timeout(self._timeout_seconds):
-            result = await send()
-        self._arrive(result)
+        self._arrive(await send())
 
     def _arrive(self, result: T) -> None:
         if not self._results:

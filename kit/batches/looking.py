@@ -95,7 +95,7 @@ class WaitingRows:
     def read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and look at once if one names no step."""
         payloads = {notice.payload for notice in self.session.notifies(timeout=0)} if self.session else set()
-        self.steps |= {step for step in self._all if step.announced_as in payloads - {""}}
+        self.steps |= {step for step in self._all if type(step).__name__ in payloads}
         if "" in payloads:
             self.look_at = 0.0
 

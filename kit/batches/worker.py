@@ -18,7 +18,7 @@ import psycopg
 import structlog
 from django.db import Error, connection, transaction
 
-from kit.batches.batch import HALF, LIMIT, Batch, Step, Wakeup, Work, wake_peers
+from kit.batches.batch import LIMIT, Batch, Step, Wakeup, Work, wake_peers
 from kit.batches.looking import OVERLAP, WaitingRows
 from kit.db.base import write
 from kit.db.clock import clock
@@ -37,11 +37,11 @@ ATTEMPTS = 3
 # How often, over some 20 s, an item that meets a conflict alone is tried again. After that, no other worker causes the
 # conflict, and the item would block all others for ever.
 WAITS = 12
-# A careful step waits only this long for a lock. After a batch has waited in vain for one, its steps are careful for a
-# minute, and soon take half as many items. Otherwise each batch that needs the same locked row would wait for the whole
+# A step that works in a transaction of its own waits only this long for a lock. After a batch has waited in vain for
+# one, all steps do so for a minute. Otherwise each batch that needs the same locked row would wait for the whole
 # `lock_timeout`.
 LOCK_TIMEOUT = "100ms"
-CAREFUL_SECONDS = 60
+APART_SECONDS = 60
 MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -52,8 +52,8 @@ class Worker:
         self._steps = steps
         self._wakeup = wakeup
         self._rows = WaitingRows(steps)
-        self._limits = dict.fromkeys(steps, LIMIT)  # of the items that each step takes; below it a step is careful
-        self._careful_until = 0.0
+        self._limits = dict.fromkeys(steps, LIMIT)  # of the items that each step takes
+        self._apart_until = 0.0
         self._conflicts: Counter[Step] = Counter()  # by step, how often its single item has met one
         self._stopping = threading.Event()
         self._stop_at = inf
@@ -86,10 +86,10 @@ class Worker:
         self._stopping.set()
         self._wakeup.set()
 
-    def cut_off(self) -> None:
+    def roll_back(self) -> None:
         """Prepare the end of the process in the middle of a batch, from another thread."""
         for step in self._steps:
-            step.cut_off()
+            step.rolled_back(Batch(0, clock.now()))
 
     def _is_over(self) -> bool:
         is_waiting = monotonic() < self._stop_at and any(step.is_under_way() for step in self._steps)
@@ -114,32 +114,34 @@ class Worker:
 
     def _work_together(self, now: datetime) -> None:
         """Let steps work in one transaction, as usual. After a failure, those that had begun are careful."""
-        usual = [step for step in self._active() if self._limits[step] == LIMIT]
+        usual = [step for step in self._active() if not self._is_apart(step)]
         begun: dict[Step, Batch] = {}
         for _ in range(ATTEMPTS):
             error = self._try(usual, now, begun)
             if error is None:
                 return
             if is_lock_timeout(error):
-                self._careful_until = monotonic() + CAREFUL_SECONDS
+                self._apart_until = monotonic() + APART_SECONDS
             if not is_conflict(error):
                 log.warning("batch_split", error=type(error).__name__, sqlstate=sqlstate(error))
                 break
             log.info("batch_collided", error=type(error).__name__)
         self._limits.update({step: 1 for step in begun if not step.follows})
 
+    def _is_apart(self, step: Step) -> bool:
+        return self._limits[step] < LIMIT or monotonic() < self._apart_until
+
     def _work_apart(self, now: datetime) -> None:
-        """Let each careful step work in a transaction of its own, with twice as many items after each success.
+        """Let other steps work in a transaction of their own, with twice as many items after each success.
 
         A conflict of a single item is raised after all steps have worked, so that the item is tried again.
         """
         conflict: Exception | None = None
-        for step in [step for step in self._active() if self._limits[step] < LIMIT and self._has_items(step)]:
+        for step in [step for step in self._active() if self._is_apart(step) and self._has_items(step)]:
             begun: dict[Step, Batch] = {}
             error = self._try([step], now, begun)
             if error is None:
-                highest = LIMIT if monotonic() >= self._careful_until else HALF
-                self._limits[step] = min(2 * self._limits[step], highest)
+                self._limits[step] = min(2 * self._limits[step], LIMIT)
             elif self._limits[step] > 1:
                 self._limits[step] = 1
             elif self._may_pass(step, error):
@@ -172,7 +174,7 @@ class Worker:
         trace = BatchTrace()
         try:
             with transaction.atomic(durable=True):
-                if any(self._limits[step] < LIMIT for step in steps):
+                if any(map(self._is_apart, steps)):
                     write(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 worked = self._work(steps, now, begun, trace)
                 left = {step for step, work in worked if work.is_more_left and not self._stopping.is_set()}

@@ -21,7 +21,6 @@ from kit.batches.inflight import InFlight
 from kit.db.clock import clock
 from kit.telemetry import Role, count, note, step
 from notifications.delivery import recording, settling
-from notifications.delivery.recording import Change
 from notifications.delivery.silence import FirstAttempts, began
 from notifications.gateways.registry import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
@@ -50,12 +49,10 @@ class Delivery(InFlight[Done | Request]):
     the request that waited for it.
     """
 
-    def __init__(
-        self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup, limits: ConcurrencyLimits | None = None
-    ) -> None:
-        super().__init__(wakeup, timeout_seconds=settings.DELIVERY_LEASE_SECONDS * USABLE_PART_OF_LEASE)
+    def __init__(self, gateway_for: Callable[[str], Gateway], wakeup: Wakeup) -> None:
+        super().__init__(wakeup)
         self._gateway_for = gateway_for
-        self.limits = limits or ConcurrencyLimits()
+        self.limits = ConcurrencyLimits()
         self._first_attempts = FirstAttempts()
         self._silent: list[Request] = []  # whose silence has not begun
         # By deadline, the ids of the requests that this process has stored and nobody may have answered yet.
@@ -157,19 +154,26 @@ class Delivery(InFlight[Done | Request]):
     async def _be_silent(self, request: Request, since: float) -> Request:
         """Wait as long as pushes would take. The end of a silence that comes alone is recorded sooner than a result."""
         try:
-            await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in request.silent_queues))
-            if self.under_way == 1:
-                await asyncio.sleep(self.recording_seconds)
-        except asyncio.CancelledError:
+            async with _timeout():
+                await asyncio.gather(*(self._first_attempts.wait(queue, since) for queue in request.silent_queues))
+                if self.under_way == 1:
+                    await asyncio.sleep(self.recording_seconds)
+        except TimeoutError:
             log.info("silence_cut_off")  # the answer was due long ago
         return request
+
+
+def _timeout() -> asyncio.Timeout:
+    """Return a timeout that ends a send before its lease ends."""
+    return asyncio.timeout(settings.DELIVERY_LEASE_SECONDS * USABLE_PART_OF_LEASE)
 
 
 async def _try(gateway_for: Callable[[str], Gateway], claim: Claim) -> Result:
     try:
         gateway = gateway_for(claim.gateway)
-        return gateway.find_fault(claim) or await gateway.send(claim)
-    except asyncio.CancelledError:
+        async with _timeout():
+            return gateway.find_fault(claim) or await gateway.send(claim)
+    except TimeoutError:
         return Result(Outcome.AMBIGUOUS, TIMEOUT)
     except Exception as error:  # noqa: BLE001 - a fault of ours must not leave anybody waiting for a result
         log.warning("gateway_failed", gateway=claim.gateway, error=type(error).__name__)
@@ -269,7 +273,11 @@ class Results(Step):
         batch.taken = taken = self._delivery.peek(batch.limit)
         results, silences = _results(taken), [each for each in taken if isinstance(each, Request)]
         locked = settling.lock([c.request_id for c, _ in results] + [silence.id for silence in silences])
-        changes = self._record(results, now=batch.now)
+        since = monotonic()
+        reach = self._delivery.limits.reach
+        changes = recording.record(results, reach=reach, now=batch.now) if results else []
+        if len(results) == 1:
+            self._delivery.recording_seconds = monotonic() - since
         requests = settling.note(locked, changes, silences)
         # An answer that fails must not cost a result, whose push would be sent again. So it waits for its deadline.
         complete = [request for request in requests if request.is_complete and batch.limit > 1]
@@ -277,15 +285,6 @@ class Results(Step):
         answers = settling.answer(complete, now=batch.now)
         _trace(results, answers)
         return Work((taken, complete), answers, is_more_left=len(taken) == batch.limit)
-
-    def _record(self, results: Sequence[Done], *, now: datetime) -> Sequence[Change]:
-        if not results:
-            return ()
-        since = monotonic()
-        recorded = recording.record(results, reach=self._delivery.limits.reach, now=now)
-        if len(results) == 1:
-            self._delivery.recording_seconds = monotonic() - since
-        return recorded
 
     def committed(self, decided: tuple[Taken, Sequence[Request]]) -> None:
         taken, answered = decided

@@ -100,8 +100,8 @@ class DeliveryProcess:
     def __init__(self, gateway=None, *, gateways=None, limit=1000) -> None:
         self.wakeup = Wakeup()
         self.gateway = gateway or RecordingGateway()
-        limits = ConcurrencyLimits(limit, connections=10_000)
-        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup, limits)
+        self.delivery = Delivery(gateways or (lambda _: self.gateway), self.wakeup)
+        self.delivery.limits = ConcurrencyLimits(limit, connections=10_000)
         self.worker = Worker(self.delivery.steps(), self.wakeup)
 
     def open(self, open_it) -> None:

@@ -128,8 +128,8 @@ class SimulatedWorker(Process):
         gateway = SimulatedGateway(
             scene.providers, lambda push: note(self, push), lambda push, result: answered(self, push, result)
         )
-        limits = ConcurrencyLimits(2, connections=2 * IN_FLIGHT)
-        self.delivery = Delivery(lambda _: gateway, wakeup, limits)
+        self.delivery = Delivery(lambda _: gateway, wakeup)
+        self.delivery.limits = ConcurrencyLimits(2, connections=2 * IN_FLIGHT)
         nodes: Any = scene.network.nodes
         own = WakuBridge(self.delivery, wakeup, nodes=Nodes(nodes), stores=Nodes(nodes))
         steps: list[Step] = [*own.intake(), *self.delivery.steps(), *own.outlet()]

@@ -29,8 +29,7 @@ Path = EnvelopeFacts.Path
 
 # Storing --------------------------------------------------------------------------------------------------------------
 NS_PER_DAY = 86_400 * 10**9
-ANNOUNCED_AS = "inbox"
-# The commit wakes the workers: see `kit.batches.batch.CHANNEL`. Lists of bytes are sent in binary (%b). By default
+# The commit wakes the step `Inbox`: see `kit.batches.batch.wake`. Lists of bytes are sent in binary (%b). By default
 # psycopg sends lists as text, which makes a payload twice as long and costs both sides four times the CPU time.
 # The day of a hash follows the sender's clock, counted from 1970 on: see `EnvelopeHash`.
 INSERT = f"""
@@ -50,7 +49,7 @@ INSERT = f"""
         SELECT offered.*, %s::text, %s::text, '{State.RECEIVED}', moment.*
         FROM offered JOIN new USING (hash) CROSS JOIN moment RETURNING 1
     ), announced AS (
-        SELECT pg_notify('batches', '{ANNOUNCED_AS}') FROM stored HAVING count(*) > 0
+        SELECT pg_notify('batches', 'Inbox') FROM stored HAVING count(*) > 0
     )
     SELECT hash FROM new, announced
 """

@@ -68,14 +68,10 @@ class InboxStep(Step):
 
     def rolled_back(self, batch: Batch) -> None:  # noqa: ARG002 - the signature of a step
         """Forget the decisions of the batch, and return the tokens that it took."""
+        self._intake.journal.clear()  # also where the process is ended: it did not die of its envelopes
         own_buckets().take_back()
         processing.query_limits().take_back()
         self._intake.delivery.limits.give_back()
-        self._intake.journal.clear()
-
-    def cut_off(self) -> None:
-        """Clear the journal: a process that stops too slowly did not die of its envelopes."""
-        self._intake.journal.clear()
 
     def quarantine(self, error: Exception, batch: Batch) -> None:
         """Mark the envelope that was taken alone as failed. Its payload is kept, so that it can be processed again."""
@@ -91,7 +87,6 @@ class Inbox(InboxStep):
     """The step that takes envelopes as they come."""
 
     oldest: LiteralString = WAITING
-    announced_as = inbox.ANNOUNCED_AS
 
     def __init__(self, intake: "InboxIntake") -> None:
         super().__init__(intake)

@@ -397,7 +397,7 @@ def test_a_worker_that_has_waited_for_a_lock_waits_only_briefly_for_the_next_one
         worker.process_batch(now=timezone.now())
     assert seen == ["1s", "100ms", "100ms", "100ms"]
     while seen[-1] == "100ms":
-        worker._careful_until = 0.0 if len(seen) > 20 else worker._careful_until
+        worker._apart_until = 0.0 if len(seen) > 20 else worker._apart_until
         step.numbers = [100 + len(seen)]
         worker.process_batch(now=timezone.now())
         assert len(seen) < 30
@@ -541,11 +541,10 @@ class Endless(Step):
 @pytest.mark.usefixtures("without_polling")
 def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     rows = Rows()
-    rows.announced_as = "rows"
     worker, _ = running(rows, Endless())
     eventually(lambda: worker._rows.is_leader and worker._rows.look_at > monotonic() + 500)
     add_row()
-    fetch("SELECT pg_notify('batches', 'rows')")
+    fetch("SELECT pg_notify('batches', 'Rows')")
     eventually(lambda: sum(rows.counts) == 1)
 
 

@@ -1,5 +1,0 @@
-from django.apps import AppConfig
-
-
-class BatchesConfig(AppConfig):
-    name = "kit.batches"
