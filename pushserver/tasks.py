@@ -17,8 +17,8 @@ from kit.processes.tasks import MessageTask
 from pushserver.celery import app, serves_maintenance
 from pushserver.console.canary.waku import canary as waku_canary
 from pushserver.console.canary.xmpp import canary as xmpp_canary
-from pushserver.console.checks.gorush.checking import check_all as check_all_gorush
-from pushserver.console.checks.nodes.checking import check_all as check_all_nodes
+from pushserver.console.checks.gorush import check_all as check_all_gorush
+from pushserver.console.checks.nodes import check_all as check_all_nodes
 from pushserver.console.health.history import hours, retention, traffic
 from pushserver.console.parts import parts
 from pushserver.console.reports.mail import send_owed

@@ -13,7 +13,7 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from kit.telemetry import StoredGauge
-from pushserver.console.checks.notices import NoticeCache
+from pushserver.console.checks.engine import NoticeCache
 from pushserver.console.health.indicators import Indicator, Kind
 from pushserver.console.health.waiting import Tile
 

@@ -7,17 +7,16 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 from kombu.exceptions import OperationalError
-from pushserver.console.gorush.tasks import check_gorush
-from pushserver.console.waku.tasks import check_nodes
 from redis.exceptions import RedisError
 
 from embedded.servers.ports import free_port
 from kit.processes import status
 from pushserver import celery
+from pushserver.console.checks.engine import CHECK_EVERY_SECONDS, Notice
 from pushserver.console.checks.gorush import NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
-from pushserver.console.checks.notices import CHECK_EVERY_SECONDS, Notice
 from pushserver.console.checks.peers import Complaint
+from pushserver.tasks import check_at_start, check_gorush, check_nodes
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"
@@ -101,12 +100,12 @@ def test_a_worker_for_maintenance_runs_the_checks_when_it_starts(monkeypatch, qu
     monkeypatch.setattr(celery.app, "send_task", lambda name, **_options: sent.append(name))
     monkeypatch.setitem(celery.app.conf.beat_schedule, "canary", {"task": "waku_bridge.tasks.run_canary"})
 
-    celery.check_at_start()
+    check_at_start()
 
     checks = [check_gorush.name, check_nodes.name, "waku_bridge.tasks.run_canary"]
     assert sorted(sent) == (checks if is_asked else [])
     monkeypatch.setattr(celery.app, "send_task", Mock(side_effect=OperationalError))
-    celery.check_at_start()
+    check_at_start()
 
 
 def test_the_tasks_look_at_every_peer_of_the_settings_and_beat_schedules_them(settings):

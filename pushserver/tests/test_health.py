@@ -29,9 +29,9 @@ from notifications.queues import halts
 from pushserver.celery import HEARTBEAT_KEY, begin_when_fit
 from pushserver.console.canary.waku import canary
 from pushserver.console.canary.xmpp import canary as xmpp_canary
+from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
-from pushserver.console.checks.notices import Notice
 from pushserver.console.checks.peers import UNREACHABLE, Complaint
 from pushserver.console.health import asking
 from pushserver.console.health.alerts.watch import Watch

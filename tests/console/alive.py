@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from pushserver.celery import HEARTBEAT_KEY, QUEUES
 from pushserver.console.canary.waku import canary
+from pushserver.console.checks.engine import Notice, NoticeCache
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
-from pushserver.console.checks.notices import Notice, NoticeCache
 from pushserver.console.checks.peers import Complaint
 from pushserver.console.health import asking, stored
 from pushserver.console.health.history import traffic

@@ -10,9 +10,9 @@ from notifications.messages import Effect, PushLimit
 from notifications.models import EndedAttempt, Notification
 from notifications.rules.policy import Verdict, Wish
 from notifications.rules.reports import Decided
+from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
-from pushserver.console.checks.notices import Notice
 from pushserver.console.checks.peers import Complaint
 from pushserver.console.waku.models import CanaryRun
 from pushserver.roles import seed_roles

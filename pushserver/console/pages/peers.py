@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from kit.display import host_of
-from pushserver.console.checks.notices import complaints
+from pushserver.console.checks.engine import complaints
 from pushserver.console.checks.peers import UNREACHABLE, Complaint
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.pages.overview.showing import Shown, shown_to

@@ -13,9 +13,8 @@ from kit.db.partitions import UNDER_WAY
 from kit.display import host_of
 from notifications.models import NotificationRequest
 from pushserver.console.canary.waku import canary
-from pushserver.console.checks.nodes import NOTICES
-from pushserver.console.checks.nodes.rules import CLOCK, about_clock
-from pushserver.console.checks.notices import complaints
+from pushserver.console.checks.engine import complaints
+from pushserver.console.checks.nodes import CLOCK, NOTICES, about_clock, configured
 from pushserver.console.checks.peers import UNREACHABLE, Complaint, Peer
 from pushserver.console.health import canaries
 from pushserver.console.health.indicators import Indicator
@@ -84,7 +83,7 @@ class WakuOperations(Operations):
         icon="hub",
         url_name=indicators.NODES_PAGE.url_name,
         path="nodes",
-        urls=lambda: list(dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES])),
+        urls=configured,
         notices=NOTICES,
         kinds=[indicators.NODE.id, indicators.STORE.id],
         nothing="No Waku node is configured: set WAKU_NODES.",

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from kit.display import host_of
-from pushserver.console.checks.nodes.checking import check, memory_of
-from pushserver.console.checks.peers import Complaint
+from pushserver.console.checks.nodes import check, configured, memory_of
 
 
 class Command(BaseCommand):
@@ -22,7 +20,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_args: Any, url: list[str], size: bool, **_options: Any) -> None:
-        for each in url or dict.fromkeys([*settings.WAKU_NODES, *settings.WAKU_STORE_NODES]):
+        for each in url or configured():
             self._check(each, with_size=size)
 
     def _check(self, url: str, *, with_size: bool) -> None:
@@ -32,10 +30,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{host_of(url)}: {facts_in_words or 'no answer that can be read'}")
         if with_size and reading.size_limit_bytes is None:
             self.stdout.write("  It does not report its limit of the message size.")
-        for complaint in complaints:
-            self._show(complaint)
+        for one in complaints:
+            self.stdout.write(f"  {one.id}: {one.problem}. {one.why} {one.action}")
         if not complaints:
             self.stdout.write("  Nothing is wrong.")
-
-    def _show(self, complaint: Complaint) -> None:
-        self.stdout.write(f"  {complaint.id}: {complaint.problem}. {complaint.why} {complaint.action}")

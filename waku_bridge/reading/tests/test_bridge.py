@@ -20,8 +20,8 @@ from django.utils import timezone
 from kit.batches.batch import CHANNEL
 from kit.db.base import connection_parameters
 from kit.processes.leader import WAKU_BRIDGE, holders
+from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.nodes import NOTICES
-from pushserver.console.checks.notices import Notice
 from pushserver.console.health.indicators import State
 from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT

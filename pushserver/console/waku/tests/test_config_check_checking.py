@@ -19,10 +19,8 @@ from embedded.node.node import NODE, Node, Settings
 from embedded.node.server import create_app
 from embedded.node.wire import write_enr
 from embedded.servers.ports import free_port
-from pushserver.console.checks.nodes import NOTICES
-from pushserver.console.checks.nodes.checking import check_all
-from pushserver.console.checks.nodes.rules import about_clock
-from pushserver.console.checks.notices import Notice
+from pushserver.console.checks.engine import Notice
+from pushserver.console.checks.nodes import NOTICES, about_clock, check_all
 from pushserver.console.waku.metrics import NODE_CLOCK_SKEW_SECONDS, NODE_HEALTHY, NODE_VERSION_TIMESTAMP_SECONDS
 from pushserver.console.waku.part import clock_of
 from tests.rig.logs import capture_logs

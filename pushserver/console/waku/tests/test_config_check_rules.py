@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.node.wire import write_enr
-from pushserver.console.checks.nodes import rules
-from pushserver.console.checks.nodes.enr import Shards, read_shards
-from pushserver.console.checks.nodes.readings import (
+from pushserver.console.checks.engine import complaints_of
+from pushserver.console.checks.enr import Shards, read_shards
+from pushserver.console.checks.nodes import (
+    RULES,
+    Expectations,
     Health,
     Reading,
     Version,
@@ -23,7 +25,6 @@ from pushserver.console.checks.nodes.readings import (
     read_mesh,
     read_version,
 )
-from pushserver.console.checks.nodes.rules import Expectations, complaints
 from waku_bridge.dialect import read_skew
 from waku_bridge.reading.pages import LongestPage
 
@@ -42,7 +43,7 @@ EXPECTED = Expectations(("/waku/2/rs/16/32",), max_message_bytes=1_000_000)
 
 
 def found(reading: Reading = GOOD, expected: Expectations = EXPECTED) -> list[str]:
-    return [complaint.id for complaint in complaints(reading, expected)]
+    return [complaint.id for complaint in complaints_of(RULES, reading, expected)]
 
 
 def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
@@ -113,9 +114,9 @@ def test_a_node_needs_only_what_it_is_used_for(reading: Reading, expected: Expec
 
 def test_the_text_of_a_complaint_has_its_numbers() -> None:
     expected = replace(EXPECTED, pubsub_topics=("/waku/2/rs/16/32", "/waku/2/rs/16/0", "/waku/2/rs/16/7"))
-    (complaint,) = complaints(GOOD, expected)
+    (complaint,) = complaints_of(RULES, GOOD, expected)
     assert complaint.problem == "its record does not name shard 0, 7"
-    (skewed,) = complaints(replace(GOOD, skew_seconds=-31.4), EXPECTED)
+    (skewed,) = complaints_of(RULES, replace(GOOD, skew_seconds=-31.4), EXPECTED)
     assert skewed.problem == "its clock is 31 s behind ours"
 
 
@@ -279,7 +280,6 @@ def test_the_skew_of_a_clock_is_the_smallest_that_explains_its_date(date, second
 ROOT = Path(__file__).parents[4]
 DOCUMENT = (ROOT / "docs" / "waku.md").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
-IDS = sorted(set(re.findall(r'^\s+"([a-z_]+)",$', Path(rules.__file__).read_text(), re.MULTILINE)))
 # One node in compose, with a file for its store and the address of a container.
 OF_COMPOSE = {"--listen-address", "--tcp-port", "--rest-address", "--nat", "--dns-discovery-url"}
 OF_SEVERAL = {"--store-message-db-url", "--store-sync", "--store-resume"}
@@ -310,7 +310,6 @@ def test_the_node_follows_our_shard_alone_and_the_size_is_spelled_as_nwaku_reads
     assert re.fullmatch(r"\d+(kib|kb|b)", DOCUMENTED["--max-msg-size"], re.IGNORECASE)
 
 
-@pytest.mark.parametrize("warning", [*IDS, "not_watched"])
+@pytest.mark.parametrize("warning", sorted({*(rule.id for rule in RULES), "not_watched"}))
 def test_every_warning_is_explained(warning: str) -> None:
     assert f"| `{warning}` |" in DOCUMENT
-    assert len(IDS) >= 14
