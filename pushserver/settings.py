@@ -416,7 +416,7 @@ INSTALLED_APPS = [
     "registrations",
     "spark_reports",
     "pushserver.console.apps.ConsoleConfig",
-    *(["pushserver.console.apps.SiteConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
+    *(["pushserver.console.pages.apps.SiteConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
     "pushserver",  # last: it ends the start
 ]
 MIDDLEWARE = [

@@ -1,7 +1,6 @@
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.contrib.admin.apps import AdminConfig
 from django.db.models.signals import post_migrate
 
 
@@ -13,20 +12,6 @@ class ConsoleConfig(AppConfig):
     def ready(self) -> None:
         # Django sends the signal for apps with models.
         post_migrate.connect(_load_error_rules, sender=apps.get_app_config("gorush"), dispatch_uid="error_rules")
-
-
-class SiteConfig(AdminConfig):
-    """Django's admin with our own site in it."""
-
-    default = False
-    default_site = "pushserver.console.pages.site.ConsoleSite"
-
-    def ready(self) -> None:
-        super().ready()
-        from pushserver.console.pages import logins  # noqa: F401, PLC0415 - connects itself, possible once apps are loaded
-        from pushserver.console.pages.labels import name_tables  # noqa: PLC0415 - as above
-
-        name_tables()
 
 
 def _load_error_rules(*, plan: Any = None, apps: Any = None, **_migrated: Any) -> None:

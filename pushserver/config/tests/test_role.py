@@ -19,7 +19,7 @@ from tests.rig.budget import first_everyday
 # What a process imports before it is ready, with a twentieth to spare. A start takes as long as its imports, and the
 # seconds of one say more about the machine: `make bench` (life) has them.
 MAX_MODULES = {"worker": 1650, "up": 2500, "wsgi": 2190}
-NOT_FOR_WORKERS = {"rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "pushserver.console"}
+NOT_FOR_WORKERS = {"rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "pushserver.console.pages"}
 
 
 def begun(name):

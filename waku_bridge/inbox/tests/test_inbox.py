@@ -11,8 +11,8 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
+from pushserver import tasks as console_tasks
 from pushserver.celery import app
-from pushserver.console.waku import tasks as console_tasks
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
 from tests.rig.delivering import Process
@@ -145,7 +145,7 @@ def test_the_periodic_task_derives_keys_before_a_message_needs_them(monkeypatch)
         tasks.derive_topic_keys,
         tasks.derive_wanted_keys,
         console_tasks.check_nodes,
-        console_tasks.run_canary,
+        console_tasks.run_waku_canary,
         tasks.purge,
     ],
 )
