@@ -438,7 +438,7 @@ MIDDLEWARE = [
     "pushserver.console.pages.middleware.AuditMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "pushserver.console.toolkit.rest.problems.ProblemPages",
+    "pushserver.console.toolkit.rest.ProblemPages",
 ]
 # No form takes a file. A file that is sent all the same is skipped, and not kept on the disk.
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
@@ -469,8 +469,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_THROTTLE_CLASSES": ["pushserver.console.toolkit.rest.throttling.PerToken"],
-    "EXCEPTION_HANDLER": "pushserver.console.toolkit.rest.problems.as_problem",
+    "DEFAULT_THROTTLE_CLASSES": ["pushserver.console.toolkit.throttling.PerToken"],
+    "EXCEPTION_HANDLER": "pushserver.console.toolkit.rest.as_problem",
     "NUM_PROXIES": int(IS_BEHIND_HTTPS_PROXY),
 }
 SPECTACULAR_SETTINGS = {
@@ -502,7 +502,7 @@ STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True
 TIME_ZONE = "UTC"
 LANGUAGES = [("en", "English")]  # the theme names them all on each page
-FORMAT_MODULE_PATH = "pushserver.console.toolkit.formats"
+FORMAT_MODULE_PATH = "pushserver.console.toolkit"
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.
 REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")

@@ -139,7 +139,7 @@ def test_the_backup_of_the_page_is_that_of_the_drill(on_stage: OnStage) -> None:
 @pytest.fixture
 def _calls_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("pushserver.console.toolkit.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 @pytest.mark.django_db

@@ -7,7 +7,7 @@ from django.core.validators import RegexValidator
 from django.db.models import QuerySet
 
 from notifications.models import Notification
-from pushserver.console.toolkit.lists.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
+from pushserver.console.toolkit.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from registrations.models import Registration
 
 

@@ -19,7 +19,7 @@ from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.notifications.admin import PUSH_CONTENT
 from pushserver.console.notifications.halted import with_halts
 from pushserver.console.registrations.admin import RegistrationAdmin
-from pushserver.console.toolkit.rest.views import Guarded, Reading, describe
+from pushserver.console.toolkit.rest import Guarded, Reading, describe
 from pushserver.console.waku.models import CanaryRun
 from pushserver.models import ApiToken
 from registrations.models import Registration

@@ -22,8 +22,8 @@ from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.pages.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
 from pushserver.console.pages.staff import WORDS
 from pushserver.console.pages.story import staff_actions
-from pushserver.console.toolkit.changes import changes_of
 from pushserver.console.toolkit.operations import id_of
+from pushserver.console.toolkit.related import changes_of
 from pushserver.models import ApiToken
 from registrations.models import Registration, Route
 from tests.console.reading import HEROINE, USER_PAGE, staff, words_of

@@ -50,7 +50,7 @@ Api = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _nobody_called_yet(monkeypatch):
     cache.clear()
-    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
+    monkeypatch.setattr("pushserver.console.toolkit.throttling.own_buckets", lambda own=SharedBuckets(): own)  # noqa: B008
 
 
 def caller(*scopes: str, **details: Any) -> Api:
@@ -205,7 +205,7 @@ def test_an_endpoint_that_reads_accepts_no_other_method(api):
 def test_too_many_calls_are_refused(settings, monkeypatch):
     """Many IPv6 addresses of one network share one limit of wrong tokens."""
     settings.API_CALLS_PER_MINUTE = 2
-    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ANONYMOUS_PER_MINUTE", 2)
+    monkeypatch.setattr("pushserver.console.toolkit.throttling.ANONYMOUS_PER_MINUTE", 2)
     one, other = caller(), caller()
 
     assert [one("channels/").status_code for _ in range(3)] == [200, 200, 429]

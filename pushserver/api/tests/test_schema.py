@@ -32,8 +32,8 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("django.conf.settings.XMPP_COMPONENT_JID", "push.example.org")
     rows.make_xmpp_app(slug="chat")
     monkeypatch.setattr("django.conf.settings.API_CALLS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ANONYMOUS_PER_MINUTE", 10**6)
-    monkeypatch.setattr("pushserver.console.toolkit.rest.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("pushserver.console.toolkit.throttling.ANONYMOUS_PER_MINUTE", 10**6)
+    monkeypatch.setattr("pushserver.console.toolkit.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
     rows.make_attempt(rows.make_notification())
     rows.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]

@@ -36,10 +36,10 @@ from notifications.gateways.gorush.errors import (
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError, current_rules
 from notifications.messages import Outcome
 from pushserver.console.gorush.preview import preview
+from pushserver.console.toolkit.columns import age, moment, state, word
 from pushserver.console.toolkit.editing import LoggedEdits, OptimisticForm
 from pushserver.console.toolkit.facts import FactAdmin, Narrowed
-from pushserver.console.toolkit.lists.columns import age, moment, state, word
-from pushserver.console.toolkit.lists.filters import WordFilter, during
+from pushserver.console.toolkit.lists import WordFilter, during
 from pushserver.console.toolkit.operations import Operation
 
 EDITED = (

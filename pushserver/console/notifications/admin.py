@@ -23,8 +23,7 @@ from pushserver.console.notifications.operations import (
     TryNow,
 )
 from pushserver.console.registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
-from pushserver.console.toolkit.facts import FactAdmin, FactInline
-from pushserver.console.toolkit.lists.columns import (
+from pushserver.console.toolkit.columns import (
     NOTHING,
     age,
     full_hash,
@@ -38,9 +37,10 @@ from pushserver.console.toolkit.lists.columns import (
     word,
     yes_no,
 )
-from pushserver.console.toolkit.lists.filters import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
-from pushserver.console.toolkit.lists.search import spellings
+from pushserver.console.toolkit.facts import FactAdmin, FactInline
+from pushserver.console.toolkit.lists import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from pushserver.console.toolkit.operations import Operated
+from pushserver.console.toolkit.search import spellings
 from registrations.models import Registration
 from registrations.token_types import name_of
 

@@ -21,11 +21,11 @@ from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
 from pushserver.console.notifications.halted import RUNNING, with_halts
 from pushserver.console.notifications.operator_actions import disabled_since, undo_disabling
+from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
-from pushserver.console.toolkit.links import Link
-from pushserver.console.toolkit.lists.columns import NOTHING, age, coarse_age, moment, number, state, word
-from pushserver.console.toolkit.lists.filters import Alone
+from pushserver.console.toolkit.lists import Alone
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.console.toolkit.related import Link
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)

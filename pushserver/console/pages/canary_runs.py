@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 from django.contrib.admin import AdminSite
 
 from pushserver.console.canary.runs import BaseRun
+from pushserver.console.toolkit.columns import age, milliseconds, moment, state, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.lists.columns import age, milliseconds, moment, state, word, yes_no
-from pushserver.console.toolkit.lists.filters import WordFilter
+from pushserver.console.toolkit.lists import WordFilter
 
 
 class CanaryRunAdmin(FactAdmin):

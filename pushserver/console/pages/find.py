@@ -22,8 +22,8 @@ from pushserver.console.pages.menu import ENVELOPES, NOTIFICATIONS, USERS, may_f
 from pushserver.console.pages.search import NotUnderstoodError, for_url
 from pushserver.console.parts import Found, parts
 from pushserver.console.registrations.admin import KEY_HASH_BYTES
-from pushserver.console.toolkit.lists.columns import SHORT_DIGITS, hex_of
-from pushserver.console.toolkit.lists.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from pushserver.console.toolkit.columns import SHORT_DIGITS, hex_of
+from pushserver.console.toolkit.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
 from pushserver.console.waku.admin import envelope_url
 from pushserver.demonstration import people
 from registrations.models import Registration, TopicKey

@@ -18,12 +18,12 @@ from kit.display import counted, exact
 from pushserver.console.health.indicators import State, duration
 from pushserver.console.pages import labels
 from pushserver.console.pages.overview.showing import LOOKS
-from pushserver.console.toolkit.changes import changes_of
-from pushserver.console.toolkit.commands import with_code
+from pushserver.console.toolkit.columns import moment, word
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.lists.columns import moment, word
-from pushserver.console.toolkit.lists.filters import OnlyFilter, RecentValuesFilter
+from pushserver.console.toolkit.labels import with_code
+from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
 from pushserver.console.toolkit.operations import Done, Operated, Operation
+from pushserver.console.toolkit.related import changes_of
 from pushserver.models import Incident, ServerStart
 
 # A change in this time before an incident may be its reason.

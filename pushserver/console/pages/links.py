@@ -8,8 +8,8 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.console import parts as operations
 from pushserver.console.notifications.admin import notification_url, request_timeline_url, request_url, timeline_url
 from pushserver.console.registrations.admin import registration_url
-from pushserver.console.toolkit.links import Link, links_from, list_url
-from pushserver.console.toolkit.lists.columns import hex_of
+from pushserver.console.toolkit.columns import hex_of
+from pushserver.console.toolkit.related import Link, links_from, list_url
 from pushserver.console.waku.admin import envelope_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.messages import BRIDGE as WAKU

@@ -15,9 +15,8 @@ from pushserver.console.notifications.halted import halted_apps
 from pushserver.console.pages import labels
 from pushserver.console.pages.story import A_MOMENT
 from pushserver.console.parts import parts
-from pushserver.console.toolkit.changes import acted_on_through, changes_of, reason_of
 from pushserver.console.toolkit.labels import Family
-from pushserver.console.toolkit.lists.first_lines import FirstLine, first_line_of
+from pushserver.console.toolkit.related import FirstLine, acted_on_through, changes_of, first_line_of, reason_of
 from pushserver.console.toolkit.times import HOUR, coarse, relative
 from registrations.models import Registration, Route
 

@@ -24,8 +24,8 @@ from pushserver.console.pages.labels import KEY_CUT_OFF, NOT_UNDERSTOOD
 from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import KEY_HASH_BYTES
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.lists.changelist import NEWER, OLDER
-from pushserver.console.toolkit.lists.search import (
+from pushserver.console.toolkit.lists import NEWER, OLDER
+from pushserver.console.toolkit.search import (
     KEY_HASH_DIGITS,
     SHORT_ID_DIGITS,
     by_hash,

@@ -23,8 +23,8 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 
 from pushserver import tokens
 from pushserver.console.pages.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVOKE_IS_FINAL, ROLES, SEARCH_CHANGES
+from pushserver.console.toolkit.columns import NOTHING, age, link, moment, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin, FactPage, Narrowed, ReadOnly
-from pushserver.console.toolkit.lists.columns import NOTHING, age, link, moment, word, yes_no
 from pushserver.console.toolkit.operations import Done, Operated, Operation
 from pushserver.models import AccessRecord, ApiToken, FailedLogin
 from registrations.models import Registration

@@ -27,7 +27,7 @@ from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import ROUTE_SECRETS
 from pushserver.console.toolkit.labels import FAMILIES, Family
-from pushserver.console.toolkit.lists.first_lines import FirstLine
+from pushserver.console.toolkit.related import FirstLine
 from pushserver.console.toolkit.times import in_words
 from registrations.models import Registration, Route
 from waku_bridge.models import InboundEnvelope, OutboundReply

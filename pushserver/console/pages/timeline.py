@@ -46,11 +46,10 @@ from pushserver.console.pages.story import (
     why_ended,
 )
 from pushserver.console.registrations.admin import route_url
-from pushserver.console.toolkit.changes import change_url, reason_of
+from pushserver.console.toolkit.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
 from pushserver.console.toolkit.labels import FAMILIES, Family, label
-from pushserver.console.toolkit.links import Link
-from pushserver.console.toolkit.lists.columns import NOTHING, SHORT_DIGITS, as_digits, hex_of, state
-from pushserver.console.toolkit.lists.search import is_number
+from pushserver.console.toolkit.related import Link, change_url, reason_of
+from pushserver.console.toolkit.search import is_number
 from pushserver.console.toolkit.times import in_words
 from pushserver.console.waku.admin import envelope_url
 

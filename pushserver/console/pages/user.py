@@ -25,10 +25,7 @@ from pushserver.console.pages.menu import NOTIFICATIONS, USERS
 from pushserver.console.pages.reach import NOBODY, reach_of
 from pushserver.console.pages.story import why_decided
 from pushserver.console.registrations.admin import RegistrationAdmin, registration_url
-from pushserver.console.toolkit.changes import newest_changes
-from pushserver.console.toolkit.labels import label
-from pushserver.console.toolkit.links import Link
-from pushserver.console.toolkit.lists.columns import (
+from pushserver.console.toolkit.columns import (
     NOTHING,
     age,
     as_digits,
@@ -38,9 +35,10 @@ from pushserver.console.toolkit.lists.columns import (
     word,
     yes_no,
 )
-from pushserver.console.toolkit.lists.first_lines import FirstLine
-from pushserver.console.toolkit.lists.search import KEY_HASH_DIGITS, hash_digits
+from pushserver.console.toolkit.labels import label
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.console.toolkit.related import FirstLine, Link, newest_changes
+from pushserver.console.toolkit.search import KEY_HASH_DIGITS, hash_digits
 from pushserver.console.toolkit.times import HOUR
 from pushserver.console.waku import erasure
 from pushserver.models import AccessRecord

@@ -7,8 +7,7 @@ from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from pushserver.console.toolkit.facts import FactAdmin, FactInline
-from pushserver.console.toolkit.lists.columns import (
+from pushserver.console.toolkit.columns import (
     SHORT_DIGITS,
     age,
     as_digits,
@@ -22,9 +21,10 @@ from pushserver.console.toolkit.lists.columns import (
     word,
     yes_no,
 )
-from pushserver.console.toolkit.lists.filters import RecentValuesFilter, WordFilter
-from pushserver.console.toolkit.lists.search import hash_digits, spellings
+from pushserver.console.toolkit.facts import FactAdmin, FactInline
+from pushserver.console.toolkit.lists import RecentValuesFilter, WordFilter
 from pushserver.console.toolkit.operations import Operated
+from pushserver.console.toolkit.search import hash_digits, spellings
 from pushserver.console.toolkit.times import HOUR
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from registrations.token_types import name_of

@@ -13,9 +13,9 @@ from unfold.admin import ModelAdmin
 
 from pushserver.console.reports import formats
 from pushserver.console.reports.on_demand import RequestRun
+from pushserver.console.toolkit.columns import age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
-from pushserver.console.toolkit.links import Link, links_from
-from pushserver.console.toolkit.lists.columns import age, moment, number, state, word
+from pushserver.console.toolkit.related import Link, links_from
 from spark_reports.models import ReportRun
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.db.models import QuerySet
 
-from pushserver.console.toolkit.links import Link
+from pushserver.console.toolkit.related import Link
 from spark_reports.models import PublishedDay, Report
 
 RANGES = {"1 day": 1, "7 days": 7, "14 days": 14, "30 days": 30, "90 days": 90}

@@ -21,8 +21,8 @@ from pushserver.console.reports.on_demand import RequestRun
 from pushserver.console.reports.panels import PAGES, ReportPage
 from pushserver.console.reports.sections import finding_words, lineage, sections
 from pushserver.console.reports.tables import columns_of, csv_file
-from pushserver.console.toolkit.links import Link
 from pushserver.console.toolkit.operations import OperationPage, confirm
+from pushserver.console.toolkit.related import Link
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.status import status

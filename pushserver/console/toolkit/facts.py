@@ -10,10 +10,9 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 
-from pushserver.console.toolkit.links import links_from
-from pushserver.console.toolkit.lists import search
-from pushserver.console.toolkit.lists.changelist import UncountedChangeList
-from pushserver.console.toolkit.lists.first_lines import first_line_of
+from pushserver.console.toolkit import search
+from pushserver.console.toolkit.lists import UncountedChangeList
+from pushserver.console.toolkit.related import first_line_of, links_from
 
 NOT_UNDERSTOOD = "No search was made. Type the first 8 or more hex digits of a hash, or a whole id."
 

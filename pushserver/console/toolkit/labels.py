@@ -1,14 +1,14 @@
-"""Labels of states: the word of the state, as in code and tables, on the colour of its family.
+"""Words as HTML: labels of states, and commands in sentences.
 
-The word has the whole meaning, and the colour only helps to find it. One table serves all apps, so that a word has the
-same colour on every page.
+A label is the word of the state, as in code and tables, on the colour of its family. The word has the whole meaning,
+and the colour only helps to find it. One table serves all apps, so that a word has the same colour on every page.
 """
 
 from enum import StrEnum
 from functools import lru_cache
 
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 
 
 class Family(StrEnum):
@@ -39,3 +39,9 @@ FAMILIES = {word: family for family, words in _WORDS.items() for word in words.s
 def label(word: str) -> SafeString:
     """Return a word on the colour of its family. A word that is not in the table has the family QUIET."""
     return format_html('<span class="state-word {}">{}</span>', FAMILIES.get(word, Family.QUIET), word)
+
+
+def with_code(sentence: str) -> SafeString:
+    """Return a sentence as HTML, with its commands and names of queues as code."""
+    parts = enumerate(conditional_escape(sentence).split("`"))
+    return mark_safe("".join(f"<code>{part}</code>" if number % 2 else part for number, part in parts))  # noqa: S308 - escaped

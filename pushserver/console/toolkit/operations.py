@@ -30,9 +30,9 @@ from unfold.admin import checkbox
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.db.reasons import is_collision
-from pushserver.console.toolkit.links import Link
-from pushserver.console.toolkit.lists.columns import hex_of
-from pushserver.console.toolkit.lists.search import is_id, is_number
+from pushserver.console.toolkit.columns import hex_of
+from pushserver.console.toolkit.related import Link
+from pushserver.console.toolkit.search import is_id, is_number
 
 log = structlog.get_logger(__name__)
 # An operation changes at most this many rows. A page of a list shows fewer.

@@ -15,8 +15,7 @@ from kit.db.partitions import UNDER_WAY
 from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
 from pushserver.console.pages.canary_runs import CanaryRunAdmin
-from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.lists.columns import (
+from pushserver.console.toolkit.columns import (
     NOTHING,
     age,
     full_hash,
@@ -29,7 +28,8 @@ from pushserver.console.toolkit.lists.columns import (
     state,
     word,
 )
-from pushserver.console.toolkit.lists.filters import (
+from pushserver.console.toolkit.facts import FactAdmin
+from pushserver.console.toolkit.lists import (
     Alone,
     LabelFilter,
     OnlyFilter,
@@ -37,8 +37,8 @@ from pushserver.console.toolkit.lists.filters import (
     WordFilter,
     during,
 )
-from pushserver.console.toolkit.lists.search import by_hash, hash_digits
 from pushserver.console.toolkit.operations import Operated
+from pushserver.console.toolkit.search import by_hash, hash_digits
 from pushserver.console.toolkit.times import relative
 from pushserver.console.waku.models import CanaryRun
 from pushserver.console.waku.operations import (

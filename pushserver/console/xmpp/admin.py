@@ -18,12 +18,12 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from pushserver.console.pages.canary_runs import CanaryRunAdmin
 from pushserver.console.registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
+from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, link, moment, state, word, yes_no
 from pushserver.console.toolkit.editing import LoggedEdits, OptimisticForm
 from pushserver.console.toolkit.facts import FactAdmin, Narrowed
-from pushserver.console.toolkit.links import Link, links_from, list_url
-from pushserver.console.toolkit.lists.columns import NOTHING, age, coarse_age, link, moment, state, word, yes_no
-from pushserver.console.toolkit.lists.filters import Alone, WordFilter
+from pushserver.console.toolkit.lists import Alone, WordFilter
 from pushserver.console.toolkit.operations import Operated
+from pushserver.console.toolkit.related import Link, links_from, list_url
 from pushserver.console.toolkit.times import DAY
 from pushserver.console.xmpp.models import CanaryRun
 from pushserver.console.xmpp.operations import DisableDevice, EnableDevice, RemoveDevice

@@ -22,9 +22,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from kit.db.clock import database_now
-from pushserver.console.toolkit.rest.links import LinkAnswer, links_of
-from pushserver.console.toolkit.rest.problems import Problem
-from pushserver.console.toolkit.rest.views import Guarded, Reading, describe
+from pushserver.console.toolkit.rest import Guarded, LinkAnswer, Problem, Reading, describe, links_of
 from pushserver.console.xmpp import operator_actions
 from pushserver.console.xmpp.models import CanaryRun
 from registrations.messages import Environment

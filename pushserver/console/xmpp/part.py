@@ -18,7 +18,7 @@ from pushserver.console.health import canaries, filling
 from pushserver.console.health.filling import Filling
 from pushserver.console.health.indicators import Indicator, Kind
 from pushserver.console.parts import Evidence, Found, KeyUse, ListPage, Operations
-from pushserver.console.toolkit.lists.search import is_id
+from pushserver.console.toolkit.search import is_id
 from pushserver.console.xmpp import indicators, metrics
 from pushserver.console.xmpp.indicators import Reached, XmppFacts
 from xmpp_bridge.component import read_fault

@@ -10,7 +10,7 @@ from django.utils.formats import localize
 
 from pushserver.console.toolkit import times
 from pushserver.console.toolkit.charts import Series, line_chart, ticks_up_to
-from pushserver.console.toolkit.commands import with_code
+from pushserver.console.toolkit.labels import with_code
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

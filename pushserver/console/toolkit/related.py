@@ -1,6 +1,10 @@
-"""Staff actions on rows, read from the log of changes, for the pages of these rows."""
+"""What the page of a row shows beside its fields: its first line, links to related rows, and staff actions on it.
+
+Only `pushserver` knows what rows of different apps mean together. It registers sentences, links and subjects here.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import singledispatch
 from urllib.parse import urlencode
@@ -9,6 +13,40 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, QuerySet
 from django.urls import reverse
+
+from pushserver.console.toolkit.labels import Family
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLine:
+    """A sentence, safe as HTML, and the family of states whose colour it has."""
+
+    text: str
+    family: Family
+
+
+@singledispatch
+def first_line_of(_row: Model) -> FirstLine | None:
+    """Return the first line of the page of a row, or None where no function is registered for its model."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    text: str
+    url: str
+
+
+def list_url(name: str, **query: str) -> str:
+    """Return the address of a list of rows. ``name`` joins app and model, such as `notifications_attempt`."""
+    return f"{reverse(f'admin:{name}_changelist')}?{urlencode(query)}"
+
+
+@singledispatch
+def links_from(_row: Model) -> Iterable[Link]:
+    """Return the links of a row: those of the function that is registered for its model, or none."""
+    return ()
+
 
 # The page of a row shows this many of the newest entries, and links to the list of all of them.
 MAX_SHOWN = 10

@@ -1,1 +1,0 @@
-"""Lists of the admin: columns, filters, search, and paging without a count of all rows."""

@@ -1,1 +1,0 @@
-"""Building blocks of the API endpoints of all apps: views, paging, errors, and rate limits. See docs/api.md."""
