@@ -14,7 +14,7 @@ from django.db import OperationalError
 from kit.db.reasons import words
 from kit.processes import StartError
 from pushserver.config import embedded
-from pushserver.config.role import begin_as, role_of
+from pushserver.config.role import begin_command
 
 # The commands that start embedded servers, with the modules that choose where these listen.
 ADDRESSES = {"up": "embedded.stack.parts", "demo": "embedded.demo.addresses"}
@@ -22,7 +22,7 @@ ADDRESSES = {"up": "embedded.stack.parts", "demo": "embedded.demo.addresses"}
 
 def main() -> None:
     command = "".join(sys.argv[1:2])
-    begin_as(role_of(command))
+    begin_command(command)
     if command in ADDRESSES:
         embedded.choose_by(import_module(ADDRESSES[command]).settings_of)
     if sys.argv[1:] == ["version"]:  # otherwise Django prints its own version

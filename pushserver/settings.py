@@ -1,56 +1,44 @@
-"""Settings of the whole server. Only this module reads the environment; `config.catalogue` explains each variable."""
+"""Settings of the whole server, and their table. Only this module reads the environment.
+
+A call of ``env`` is a row of the table: name, kind with its bounds and default of a variable, and which processes need
+a secret. The text below it is its meaning. Checks and docs/settings.md are made from the table, and tests compare with
+it which secrets compose, chart and units hand out.
+"""
 
 import hmac
 import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from kit.db import sessions
 from kit.db.sessions import IDLE_SECONDS, Timeouts
-from pushserver.config import embedded
-from pushserver.config.catalogue import NAMES
-from pushserver.config.environment import (
-    ENCODE,
-    MAIL_ADDRESS,
-    Environment,
-    GeneratedSecrets,
-    is_near,
-    wrong_in_url,
-)
+from pushserver.config import embedded, kinds
+from pushserver.config.environment import Environment, GeneratedSecrets
+from pushserver.config.kinds import DOMAINS, FLAG, ITEMS, LIMITS, TEXT, URLS, count, is_near, number, word
 from pushserver.config.logs import configure_logging
-from pushserver.config.retired import RETIRED
-from pushserver.config.role import Role, role
+from pushserver.config.role import PROCESSES, Role, processes, role
 from pushserver.release import version
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = Environment(os.environ)
-env.refuse_retired(RETIRED)
-env.refuse_unfinished(NAMES)
-env.refuse_unreadable_certificates()
-
 VERSION = version()
 ROLE = role()
 if ROLE is not Role.COMMAND:
     os.umask(0o077)  # whatever a server writes is for its own account
+ENVIRONMENT = env = Environment(os.environ, processes())
+ALL, LASTING = " ".join(PROCESSES), " ".join(PROCESSES[1:])
 
-# Where it runs --------------------------------------------------------------------------------------------------------
-DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / ".data"))).resolve()
-DEBUG = env.flag("DEBUG")
-HOST = env.text("HOST", "127.0.0.1")
-PORT = env.count("PORT", 8000, minimum=1, maximum=65535)
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.items("ALLOWED_HOSTS", HOST)]
-IS_LOOPBACK = HOST in {"127.0.0.1", "localhost", "::1"}
-IS_BEHIND_HTTPS_PROXY = env.flag("BEHIND_HTTPS_PROXY")
-
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Database, broker and secrets"
+DATA_DIR = Path(env("DATA_DIR", TEXT, str(BASE_DIR / ".data"), words="`./.data`")).resolve()
+"""Folder of the embedded servers and of generated secrets."""
+DEBUG = env("DEBUG", FLAG, "0")
+"""`1`: Django's debug pages. Never in production."""
 # Secrets are generated only beside an embedded database; an operator who sets DATABASE_URL sets secrets, too.
-IS_DEVELOPMENT = DEBUG or not env.is_set("DATABASE_URL")
-if IS_DEVELOPMENT:
+if DEBUG or not env.is_set("DATABASE_URL"):
     env.generate = GeneratedSecrets(DATA_DIR / "secrets")
 
 
@@ -65,21 +53,32 @@ EMBEDDED_POSTGRES_DIR = DATA_DIR / embedded.POSTGRES_FOLDER
 env.values = {**os.environ, **EMBEDDED}
 # Pages say who the people of `manage.py demo` are, and that their faults are staged.
 DEMONSTRATION = "DEMONSTRATION" in EMBEDDED
-SECRET_KEY = env.secret("SECRET_KEY") or env.generate("SECRET_KEY")
-if not SECRET_KEY:
-    env.report(
-        "missing_secret_key",
-        "SECRET_KEY is not set.",
-        "Set a long random text, for example from `openssl rand -base64 48`.",
-    )
-    SECRET_KEY = "only-to-let-the-checks-run"  # noqa: S105 - nothing starts while a check fails
-SERVER_PRIVATE_KEY = env.private_key("SERVER_PRIVATE_KEY")
-OTHER_SERVER_PRIVATE_KEYS = env.private_keys("OTHER_SERVER_PRIVATE_KEYS")
-FIELD_ENCRYPTION_KEYS = env.field_keys("FIELD_ENCRYPTION_KEYS")
 
-# Database and broker --------------------------------------------------------------------------------------------------
+DATABASE_URL = env("DATABASE_URL", kinds.DATABASE_URL, words="embedded", used_by=ALL)
+"""PostgreSQL 15 to 18; an older one is refused. Of several servers, `host:port,host:port`, the primary is used
+([fail-over](backup.md#fail-over)). PgBouncer in transaction mode is refused. In session mode it needs
+`ignore_startup_parameters = options`, which removes the time limits of statements; `manage.py check --database default`
+says what to set instead."""
+REDIS_URL = env("REDIS_URL", kinds.REDIS_URL, words="embedded", used_by=ALL) or "redis://127.0.0.1:6379/0"
+"""Redis 7 or newer, or Valkey. With `rediss://` its certificate and name are always verified; `?ssl_ca_certs=path`
+names an authority of your own."""
+SECRET_KEY = env("SECRET_KEY", kinds.SECRET_KEY, used_by="web")
+"""Django's secret."""
+# `migrate` refuses keys that do not fit the database before anything else starts; reports make pseudonyms of them.
+FIELD_ENCRYPTION_KEYS = env("FIELD_ENCRYPTION_KEYS", kinds.FIELD_KEYS, used_by=ALL)
+"""Keys of what is stored encrypted. The first encrypts, all decrypt. Change them
+[step by step](backup.md#changing-the-field-keys), or senders get `WRONG_TOKEN` in between."""
+# The bridge knows by it which topics are ours; web registers and recognises devices of XMPP, and runs commands.
+_HAVE_SERVER_KEY = "web bridge xmpp batches tasks"
+SERVER_PRIVATE_KEY = env("SERVER_PRIVATE_KEY", kinds.PRIVATE_KEY, used_by=_HAVE_SERVER_KEY)
+"""The key by which clients know this server."""
+OTHER_SERVER_PRIVATE_KEYS = env("OTHER_SERVER_PRIVATE_KEYS", kinds.PRIVATE_KEYS, used_by=_HAVE_SERVER_KEY)
+"""Further keys by which clients know this server. It serves them alike while its key is being changed:
+[how](backup.md#changing-the-servers-key)."""
+env("SSL_CERT_FILE", kinds.CERTIFICATES)
+"""Your own authorities (PEM) for all links but that to PostgreSQL, beside the system's and the public ones."""
+
 NO_DATABASE = "postgresql://127.0.0.1/pushserver"  # commands that need none, such as makemigrations, still run
-DATABASE_URL = env.secret("DATABASE_URL")
 
 # A host that vanished without a word is noticed within ten seconds, by us and by PostgreSQL, whose locks are free then.
 _CLIENT_SILENCE = {
@@ -106,7 +105,7 @@ DATABASE_TIMEOUTS = Timeouts(
 
 def _database() -> dict[str, Any]:
     """Return Django's description of the database."""
-    given = _database_parameters()
+    given: dict[str, Any] = conninfo_to_dict(DATABASE_URL or NO_DATABASE)
     names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
     named = {setting: given.pop(name, "") for setting, name in names.items()}
     if "," in named["HOST"]:
@@ -120,27 +119,8 @@ def _database() -> dict[str, Any]:
     return {"ENGINE": "kit.db", **named, **kept_open, "OPTIONS": parameters}
 
 
-def _database_parameters() -> dict[str, Any]:
-    """Return what the URL says, as libpq reads it. One that libpq does not take, or without a name, is a problem."""
-    wrong = wrong_in_url(DATABASE_URL or NO_DATABASE, ("postgresql", "postgres"))
-    try:
-        given = {} if wrong else conninfo_to_dict(DATABASE_URL or NO_DATABASE)
-    except ProgrammingError:
-        wrong = "has a character or an option that libpq does not read"
-    if not wrong and given.get("dbname"):
-        return given
-    env.report(
-        "bad_database_url",
-        f"DATABASE_URL {wrong or 'has no name of a database at its end'}.",
-        f"Example: postgresql://user:password@host:5432/name, with a standby ...@host:5432,other:5432/name. {ENCODE}",
-    )
-    return conninfo_to_dict(NO_DATABASE)
-
-
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-
-REDIS_URL = env.redis_url("REDIS_URL") or "redis://127.0.0.1:6379/0"
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -155,142 +135,267 @@ CACHES = {
     }
 }
 
-# Waku -----------------------------------------------------------------------------------------------------------------
-WAKU_NODES = env.urls("WAKU_NODES")
-WAKU_STORE_NODES = env.urls("WAKU_STORE_NODES") or WAKU_NODES
-WAKU_PUBSUB_TOPICS = env.items("WAKU_PUBSUB_TOPICS", "/waku/2/rs/16/32")
-if not all(topic.startswith("/waku/2/rs/") for topic in WAKU_PUBSUB_TOPICS):
-    env.report("bad_pubsub_topic", "WAKU_PUBSUB_TOPICS holds a name that is no shard.", "Example: /waku/2/rs/16/32")
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Waku"
+WAKU_NODES = env("WAKU_NODES", URLS, words="embedded")
+"""REST addresses of [Waku nodes](waku.md). The bridge reads all of them; replies go to the first that works well."""
+WAKU_STORE_NODES = env("WAKU_STORE_NODES", URLS, words="`WAKU_NODES`") or WAKU_NODES
+"""Nodes with store v3. The bridge reads there what the live path missed, and two of them confirm its replies."""
+WAKU_PUBSUB_TOPICS = env("WAKU_PUBSUB_TOPICS", kinds.SHARDS, "/waku/2/rs/16/32")
+"""Shards that the bridge reads."""
 # Nodes have 50 without an option; the development node gets this value as its option.
 USUAL_RING = 10_000 if "WAKU_NODES" in EMBEDDED else 50
-WAKU_RING_CAPACITY = env.count("WAKU_RING_CAPACITY", USUAL_RING, minimum=1, maximum=1_000_000)
+_RING_WORDS = "`50`; `10000` with the development node"
+WAKU_RING_CAPACITY = env("WAKU_RING_CAPACITY", count(1, 1_000_000), str(USUAL_RING), words=_RING_WORDS)
+"""The value of `--rest-relay-cache-capacity` on the nodes. A page of half that size is an alarm. Below 200 the bridge
+reads more often, so that a burst fits."""
 
-# XMPP: a component of the operator's own XMPP server, if there is one ------------------------------------------------
-XMPP_COMPONENT_JID = env.domain("XMPP_COMPONENT_JID")
-XMPP_COMPONENT_SECRET = env.secret("XMPP_COMPONENT_SECRET")
-XMPP_COMPONENT_HOST = env.text("XMPP_COMPONENT_HOST", "127.0.0.1")
-XMPP_COMPONENT_PORT = env.count("XMPP_COMPONENT_PORT", 5347, minimum=1, maximum=65535)
-if bool(XMPP_COMPONENT_JID) != bool(XMPP_COMPONENT_SECRET):
-    env.report(
-        "half_xmpp_component",
-        "Only one of XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET is set.",
-        "Set both as in the XMPP server's configuration, or neither.",
-    )
-    XMPP_COMPONENT_JID = XMPP_COMPONENT_SECRET = ""
-if XMPP_COMPONENT_JID and not is_near(XMPP_COMPONENT_HOST) and not env.flag("XMPP_COMPONENT_TUNNELLED"):
-    env.report(
-        "open_xmpp_component",
-        "XMPP_COMPONENT_HOST is another machine, and nothing on the link to it is encrypted.",
-        "Lead it through a tunnel of your own, and say so with XMPP_COMPONENT_TUNNELLED=1.",
-    )
-XMPP_DENIED_DOMAINS = env.domains("XMPP_DENIED_DOMAINS")
-XMPP_ALLOWED_DOMAINS = env.domains("XMPP_ALLOWED_DOMAINS")
-XMPP_MAX_DEVICES = env.count("XMPP_MAX_DEVICES", 2_000_000, minimum=100, maximum=1_000_000_000)
+# A component of the operator's own XMPP server, if there is one -------------------------------------------------------
+env.group = "XMPP"
+XMPP_COMPONENT_JID = env("XMPP_COMPONENT_JID", kinds.DOMAIN, words="none: no XMPP")
+"""Domain of this server's component on [your XMPP server](xmpp.md)."""
+XMPP_COMPONENT_SECRET = env("XMPP_COMPONENT_SECRET", TEXT, used_by="xmpp")
+"""Secret that the component shares with the XMPP server."""
+XMPP_COMPONENT_HOST = env("XMPP_COMPONENT_HOST", TEXT, "127.0.0.1")
+"""Host of the XMPP server's component port."""
+XMPP_COMPONENT_PORT = env("XMPP_COMPONENT_PORT", count(1, kinds.MAX_PORT), "5347")
+"""Component port of the XMPP server."""
+_IS_TUNNELLED = env("XMPP_COMPONENT_TUNNELLED", FLAG, "0")
+"""`1`: the XMPP server is another machine, and the link to it leads through a tunnel of yours."""
+XMPP_DENIED_DOMAINS = env("XMPP_DENIED_DOMAINS", DOMAINS)
+"""Domains that are not served, with all domains below them."""
+XMPP_ALLOWED_DOMAINS = env("XMPP_ALLOWED_DOMAINS", DOMAINS, words="none: all are served")
+"""The only domains that are served, with all domains below them."""
+XMPP_MAX_DEVICES = env("XMPP_MAX_DEVICES", count(100, 1_000_000_000), "2000000")
+"""Maximum number of registered devices of XMPP. The other limits of XMPP are in [limits.md](limits.md#xmpp)."""
 # The gateway of devices that register through XMPP.
 XMPP_GATEWAY = "gorush"
 
-# What we promise to clients -------------------------------------------------------------------------------------------
-STRICT_VERSION_CHECK = env.flag("STRICT_VERSION_CHECK")
-CHECK_DEVICE_TOKENS = env.flag("CHECK_DEVICE_TOKENS", default=True)
-NEW_INSTALLATIONS_PER_MINUTE = env.count("NEW_INSTALLATIONS_PER_MINUTE", 60_000, minimum=1, maximum=10_000_000)
-MAX_REGISTRATIONS = env.count("MAX_REGISTRATIONS", 2_000_000, minimum=100, maximum=1_000_000_000)
-REPLY_DEADLINE_SECONDS = env.number("REPLY_DEADLINE_SECONDS", 2.0, minimum=0.1, maximum=60)
-NOTIFICATION_TTL_SECONDS = env.count("NOTIFICATION_TTL_SECONDS", 86_400, minimum=60, maximum=2_592_000)
-
-# The gateway of phones that register through Waku, whose addresses are device tokens of Apple and Firebase.
-STATUS_GATEWAY = "gorush"
-
-# gorush ---------------------------------------------------------------------------------------------------------------
-GORUSH_URLS = env.urls("GORUSH_URL")
-GORUSH_TIMEOUT_SECONDS = env.number("GORUSH_TIMEOUT_SECONDS", 65.0, minimum=1, maximum=600)
-GORUSH_SHIELDED = env.flag("GORUSH_SHIELDED")
-# The secret opens /hooks/gorush. As part of a header in gorush's settings it can hold neither colon nor space.
-GORUSH_HOOK_SECRET = env.secret("GORUSH_HOOK_SECRET")
-if GORUSH_HOOK_SECRET and not re.fullmatch(r"[A-Za-z0-9_-]{32,200}", GORUSH_HOOK_SECRET):
-    env.report(
-        "bad_hook_secret",
-        "GORUSH_HOOK_SECRET is not 32 to 200 letters, digits, - or _.",
-        "Make one: openssl rand -hex 32. gorush drops a header with a second colon without a word.",
-    )
-    GORUSH_HOOK_SECRET = ""
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "gorush"
+GORUSH_URLS = env("GORUSH_URL", URLS, words="embedded")
+"""Addresses of [gorush](gorush.md). The server uses the first that it reaches."""
+GORUSH_SHIELDED = env("GORUSH_SHIELDED", FLAG, "0")
+"""`1`: nobody but this server reaches gorush, though it listens on every interface."""
+# As part of a header in gorush's settings it can hold neither colon nor space. `tasks` compares whether both use it.
+GORUSH_HOOK_SECRET = env("GORUSH_HOOK_SECRET", kinds.HOOK_SECRET, words="none: closed", used_by="web tasks")
+"""Opens `/hooks/gorush` for [gorush's feedback](gorush.md#feedback)."""
+GORUSH_TIMEOUT_SECONDS = env("GORUSH_TIMEOUT_SECONDS", number(1, 600), "65")
+"""Seconds to wait for an answer of gorush. After them the result of the push is ambiguous."""
 # How long a worker may hold a notification before the worker counts as dead and the push as ambiguous: for longer than
 # a push takes with waiting for a connection and making it, see connections.py.
 DELIVERY_LEASE_SECONDS = 1.2 * GORUSH_TIMEOUT_SECONDS + 12
-# By default what comes at 100 a second until it expires.
-MAX_OPEN_NOTIFICATIONS = env.count(
-    "MAX_OPEN_NOTIFICATIONS", min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000), minimum=1, maximum=100_000_000
-)
-MAX_OPEN_PER_ROUTE = env.count("MAX_OPEN_PER_ROUTE", 50, minimum=1, maximum=10_000)
-# Mentions, contact requests and join requests have limits of their own, see `notifications.acceptance`.
-ROUTE_LIMITS = env.limits("ROUTE_LIMITS", "30/10,600/3600")
-SENDER_LIMITS = env.limits("SENDER_LIMITS", "1000/10,20000/3600")
-GLOBAL_LIMITS = env.limits("GLOBAL_LIMITS", "30000/10,7200000/3600")
+# The gateway of phones that register through Waku, whose addresses are device tokens of Apple and Firebase.
+STATUS_GATEWAY = "gorush"
 
-# Canary: a round trip through the whole server ------------------------------------------------------------------------
-CANARY_PERIOD_SECONDS = env.number("CANARY_PERIOD_SECONDS", 60.0, minimum=0, maximum=86_400)
-CANARY_DEVICE_TOKEN = env.secret("CANARY_DEVICE_TOKEN")
-CANARY_APP_TOPIC = env.text("CANARY_APP_TOPIC")  # none: it is an Android phone
-if CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN:
-    env.report("missing_canary_token", "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.", "Set both, or neither.")
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Registrations and requests"
+REPLY_DEADLINE_SECONDS = env("REPLY_DEADLINE_SECONDS", number(0.1, 60), "2")
+"""Seconds within which a request is answered. Clients wait 3 seconds."""
+NOTIFICATION_TTL_SECONDS = env("NOTIFICATION_TTL_SECONDS", count(60, 2_592_000), "86400")
+"""Seconds for which a notification is tried."""
+STRICT_VERSION_CHECK = env("STRICT_VERSION_CHECK", FLAG, "0")
+"""`1`: a registration that repeats the version of the last one is refused, as the text of the protocol has it."""
+CHECK_DEVICE_TOKENS = env("CHECK_DEVICE_TOKENS", FLAG, "1")
+"""`1`: a device token that Apple or Firebase cannot have made is refused ([limits](limits.md#what-is-registered)). Set
+`0` should they change the form of theirs."""
+NEW_INSTALLATIONS_PER_MINUTE = env("NEW_INSTALLATIONS_PER_MINUTE", count(1, 10_000_000), "60000")
+"""Maximum number of new installations in a minute, which bounds CPU. Beyond it they are refused with `INTERNAL_ERROR`
+([limits](limits.md#what-is-registered))."""
+MAX_REGISTRATIONS = env("MAX_REGISTRATIONS", count(100, 1_000_000_000), "2000000")
+"""Maximum number of registrations. Beyond it new ones replace those that were never reached
+([limits](limits.md#what-is-registered))."""
+REGISTRATION_EXPIRY_DAYS = env("REGISTRATION_EXPIRY_DAYS", count(30, 3650), "180")
+"""Days after which a registration ends that was neither repeated nor reached."""
+
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Limits of pushes"
+_OPEN = min(100 * NOTIFICATION_TTL_SECONDS, 100_000_000)
+_OPEN_WORDS = "100 for each second of `NOTIFICATION_TTL_SECONDS`: `8640000`"
+MAX_OPEN_NOTIFICATIONS = env("MAX_OPEN_NOTIFICATIONS", count(1, 100_000_000), str(_OPEN), words=_OPEN_WORDS)
+"""Maximum number of notifications that wait. The queues of addresses that nothing was delivered to yet share a tenth of
+it, the other queues share the rest, each in equal parts ([admission](delivery.md#admission)). A full queue refuses what
+comes with `INTERNAL_ERROR`."""
+MAX_OPEN_PER_ROUTE = env("MAX_OPEN_PER_ROUTE", count(1, 10_000), "50")
+"""Maximum number of notifications that wait for one address. Each further one replaces the oldest, and a later one
+wakes the phone. What failed under way is kept beside them until the next one comes."""
+# Mentions, contact requests and join requests have limits of their own, see `notifications.acceptance`.
+ROUTE_LIMITS = env("ROUTE_LIMITS", LIMITS, "30/10,600/3600")
+"""Limits of the wake-ups of one address. Beyond them one wake-up follows as soon as the limits allow, and the sender is
+answered with success. Mentions, contact requests and join requests have limits of their own, fixed at
+`30/10,600/3600`."""
+SENDER_LIMITS = env("SENDER_LIMITS", LIMITS, "1000/10,20000/3600")
+"""The same for the pushes of one sender key to all addresses."""
+GLOBAL_LIMITS = env("GLOBAL_LIMITS", LIMITS, "30000/10,7200000/3600")
+"""The same for all pushes of the server. What comes by XMPP has the same limits, on its own."""
+
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Web server, console and API"
+HOST = env("HOST", TEXT, "127.0.0.1")
+"""Address on which the web server listens; `0.0.0.0` in a container."""
+PORT = env("PORT", count(1, kinds.MAX_PORT), "8000")
+"""Port on which the web server listens."""
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env("ALLOWED_HOSTS", ITEMS, HOST, words="`HOST`")]
+"""Host names that console and API answer to, beside loopback names. Probes and `/metrics` answer under any name."""
+IS_BEHIND_HTTPS_PROXY = env("BEHIND_HTTPS_PROXY", FLAG, "0")
+"""`1`: a proxy speaks HTTPS to the browser. It must set `X-Forwarded-Proto` itself and add the caller to
+`X-Forwarded-For`: calls of the API and wrong logins are counted by that address."""
+CSRF_TRUSTED_ORIGINS = env("CSRF_TRUSTED_ORIGINS", URLS)
+"""Origins of the console behind such a proxy, as `https://push.example.org`."""
+REQUIRE_SECOND_FACTOR = env("REQUIRE_SECOND_FACTOR", FLAG, "0")
+"""`1`: everybody in the console sets up an authenticator app first."""
+SESSION_MAX_SECONDS = 3600 * env("SESSION_MAX_HOURS", count(1, 720), "12")
+"""Hours after which a session of the console ends, also while somebody works in it."""
+SESSION_COOKIE_AGE = 60 * env("SESSION_IDLE_MINUTES", count(5, 1440), "60")
+"""Minutes without work in the console after which a person logs in again."""
+API_CALLS_PER_MINUTE = env("API_CALLS_PER_MINUTE", count(1, 100_000), "600")
+"""Maximum number of calls of the API in a minute, for each token."""
+
+# A round trip through the whole server --------------------------------------------------------------------------------
+env.group = "Canary"
+CANARY_PERIOD_SECONDS = env("CANARY_PERIOD_SECONDS", number(0, 86_400), "60")
+"""Seconds between two round trips of the [canary](canary.md), and of that of XMPP where it is configured. `0`: only on
+demand."""
+CANARY_DEVICE_TOKEN = env("CANARY_DEVICE_TOKEN", TEXT, used_by="web tasks")
+"""Device token of a phone of yours that the canary notifies. Without one gorush drops the canary's pushes, as it always
+does those of the canary of XMPP."""
+CANARY_APP_TOPIC = env("CANARY_APP_TOPIC", TEXT)  # none: it is an Android phone
+"""Topic of the app on that phone, if it is Apple's."""
 # Nobody else can compute and register these device tokens, whose pushes the gateway drops. The first is in use; a push
 # may have been sent under another key.
 CANARY_DRY_RUN_TOKENS = [
-    hmac.digest(key, b"canary dry run", "sha256").hex() for key in (SERVER_PRIVATE_KEY, *OTHER_SERVER_PRIVATE_KEYS)
+    hmac.digest(key, b"canary dry run", "sha256").hex()
+    for key in (SERVER_PRIVATE_KEY, *OTHER_SERVER_PRIVATE_KEYS)
+    if key
 ]
 # No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 
-# Retention, in days ---------------------------------------------------------------------------------------------------
-# Each day of envelopes and notifications is a partition, and what looks at all days locks all of them.
-ENVELOPE_RETENTION_DAYS = env.count("ENVELOPE_RETENTION_DAYS", 3, minimum=3, maximum=60)
-NOTIFICATION_RETENTION_DAYS = env.count("NOTIFICATION_RETENTION_DAYS", 30, minimum=2, maximum=120)
-EVENT_RETENTION_DAYS = env.count("EVENT_RETENTION_DAYS", 400, minimum=2, maximum=3650)
-REGISTRATION_EXPIRY_DAYS = env.count("REGISTRATION_EXPIRY_DAYS", 180, minimum=30, maximum=3650)
-ACCESS_LOG_RETENTION_DAYS = env.count("ACCESS_LOG_RETENTION_DAYS", 400, minimum=7, maximum=3650)
+# Each day of envelopes and notifications is a partition, and what looks at all days locks all of them -----------------
+env.group = "Retention"
+ENVELOPE_RETENTION_DAYS = env("ENVELOPE_RETENTION_DAYS", count(3, 60), "3")
+"""Days after which envelopes and replies are deleted."""
+NOTIFICATION_RETENTION_DAYS = env("NOTIFICATION_RETENTION_DAYS", count(2, 120), "30")
+"""Days after which requests, notifications, attempts and ended halts are deleted."""
+EVENT_RETENTION_DAYS = env("EVENT_RETENTION_DAYS", count(2, 3650), "400")
+"""Days after which the history of registrations is deleted, and what is in the lake of the reports, which is kept for
+40 days at least."""
+ACCESS_LOG_RETENTION_DAYS = env("ACCESS_LOG_RETENTION_DAYS", count(7, 3650), "400")
+"""Days for which the access log keeps which person or program opened whose record."""
 
-# Reports --------------------------------------------------------------------------------------------------------------
-REPORTS_LAKE = env.lake("REPORTS_LAKE", str(DATA_DIR / "lake"))
-SPARK_MASTER = env.text("SPARK_MASTER", "local[*]")
-if not re.match(r"(local(\[.+\])?$|yarn$|spark://|k8s://|sc://)", SPARK_MASTER):
-    env.report(
-        "bad_spark_master",
-        "SPARK_MASTER is no master that Spark knows.",
-        "Example: local[*], spark://host:7077, or sc://host:15002 for Spark Connect",
-    )
-SPARK_DRIVER_MEMORY = env.text("SPARK_DRIVER_MEMORY", "2g")
-if not re.fullmatch(r"[1-9]\d{0,5}[mg]", SPARK_DRIVER_MEMORY):
-    env.report("bad_driver_memory", "SPARK_DRIVER_MEMORY is no size as Java reads it.", "Example: 2g")
-REPORTS_PSEUDONYM_PERIOD = env.choice("REPORTS_PSEUDONYM_PERIOD", "month", "day", "week", "year")
-REPORTS_NIGHTLY = env.flag("REPORTS_NIGHTLY", default=True)
-REPORTS_HOUR = env.count("REPORTS_HOUR", 1, minimum=0, maximum=23)
-REPORT_RECIPIENTS = env.items("REPORT_RECIPIENTS")
-ALERTS_TO = env.targets("ALERTS_TO")
-EMAIL_HOST = env.text("EMAIL_HOST")
-EMAIL_PORT = env.count("EMAIL_PORT", 587, minimum=1, maximum=65535)
-EMAIL_HOST_USER = env.text("EMAIL_USER")
-EMAIL_HOST_PASSWORD = env.secret("EMAIL_PASSWORD")
-EMAIL_ENCRYPTION = env.choice("EMAIL_ENCRYPTION", "starttls", "tls", "none")
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Reports"
+REPORTS_NIGHTLY = env("REPORTS_NIGHTLY", FLAG, "1")
+"""`1`: the reports of a day are made in the night after it. `0`: only on demand."""
+REPORTS_HOUR = env("REPORTS_HOUR", count(0, 23), "1")
+"""Hour (UTC) from which they are made."""
+REPORTS_LAKE = env("REPORTS_LAKE", kinds.LAKE, str(DATA_DIR / "lake"), words="`DATA_DIR/lake`")
+"""Where reports keep their Parquet files: a path, or a URL that Spark reads, without a password."""
+SPARK_MASTER = env("SPARK_MASTER", kinds.SPARK_MASTER, "local[*]")
+"""The Spark master that computes reports."""
+SPARK_DRIVER_MEMORY = env("SPARK_DRIVER_MEMORY", kinds.MEMORY, "2g")
+"""Memory of Spark's driver, which with `local` does all the work."""
+REPORTS_PSEUDONYM_PERIOD = env("REPORTS_PSEUDONYM_PERIOD", word("day", "week", "month", "year"), "month")
+"""Period for which a pseudonym in the lake stays the same."""
+REPORT_RECIPIENTS = env("REPORT_RECIPIENTS", kinds.MAIL_ADDRESSES, words="nobody")
+"""Addresses that get each night's summary by mail."""
+
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Alerts and mail"
+ALERTS_TO = env("ALERTS_TO", kinds.TARGETS, words="nobody", used_by="web tasks")
+"""Mail addresses and URLs of webhooks that get an [alert](console.md#alerts) when an indicator gets bad."""
+EMAIL_HOST = env("EMAIL_HOST", TEXT)
+"""Server that takes mail."""
+EMAIL_PORT = env("EMAIL_PORT", count(1, kinds.MAX_PORT), "587")
+"""Port of that server."""
+EMAIL_ENCRYPTION = env("EMAIL_ENCRYPTION", word("starttls", "tls", "none"), "starttls")
+"""Encryption of the link to it."""
+EMAIL_HOST_USER = env("EMAIL_USER", TEXT)
+"""Account of this server on it."""
+EMAIL_HOST_PASSWORD = env("EMAIL_PASSWORD", TEXT, used_by="web tasks")
+"""Password of that account."""
+DEFAULT_FROM_EMAIL = env("EMAIL_FROM", kinds.MAIL, "push-server@localhost")
+"""Sender of the mail."""
 EMAIL_USE_TLS, EMAIL_USE_SSL = EMAIL_ENCRYPTION == "starttls", EMAIL_ENCRYPTION == "tls"
 EMAIL_TIMEOUT = 30
-DEFAULT_FROM_EMAIL = env.text("EMAIL_FROM", "push-server@localhost")
-if EMAIL_ENCRYPTION == "none" and EMAIL_HOST_PASSWORD and not is_near(EMAIL_HOST):
-    env.report(
+
+# ----------------------------------------------------------------------------------------------------------------------
+env.group = "Metrics, traces and log"
+METRICS_TOKEN = env("METRICS_TOKEN", kinds.METRICS_TOKEN, words="none: closed", used_by=LASTING)
+"""Opens `/metrics` of the web server, and of bridges and workers at `METRICS_PORT`."""
+# Of one machine or container only, because its files are named after process ids.
+METRICS_DIR = Path(env("METRICS_DIR", TEXT, str(DATA_DIR / "metrics"), words="`DATA_DIR/metrics`")).resolve()
+"""Folder in which the processes of one machine count. Containers must not share it."""
+METRICS_HOST = env("METRICS_HOST", TEXT, "127.0.0.1")
+"""Address on which bridges and workers serve their metrics, for containers."""
+METRICS_PORT = env("METRICS_PORT", count(0, kinds.MAX_PORT), "0")
+"""Port on which bridges and workers serve their metrics. `0`: none."""
+_IS_JSON = env("LOG_FORMAT", word("text", "json"), "text") == "json"
+"""`json` for machines."""
+_LOG_LEVEL = env("LOG_LEVEL", word("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
+"""Lowest level that is logged."""
+# A collector speaks OTLP over HTTP; OpenTelemetry gives its variables these names.
+OTLP_URL = "".join(env("OTEL_EXPORTER_OTLP_ENDPOINT", kinds.COLLECTOR, words="none: nothing is traced")[:1])
+"""Base URL of a collector that takes OTLP over HTTP: [traces and errors](monitoring/README.md#traces)."""
+OTLP_HEADERS = env("OTEL_EXPORTER_OTLP_HEADERS", kinds.HEADERS, used_by=LASTING)
+"""HTTP headers for the collector."""
+TRACES_SHARE = env("OTEL_TRACES_SAMPLER_ARG", number(0, 1), "0.1")
+"""Share of the messages that are traced."""
+OTLP_SERVICE = env("OTEL_SERVICE_NAME", TEXT, "pushserver")
+"""Name of this server in the collector."""
+OTLP_RESOURCE = env("OTEL_RESOURCE_ATTRIBUTES", kinds.HEADERS)
+"""Further attributes of this server in the collector."""
+TRACE_PAGE = env("TRACE_PAGE", kinds.TRACE_PAGE)
+"""Page of a trace, to which timelines of the console link."""
+# The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
+MIN_FREE_FOR_METRICS_BYTES = 2**20
+OTLP_VERSION = VERSION if OTLP_URL else ""
+TRACES = bool(OTLP_URL)
+# Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
+TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
+
+# What is wrong with several together: the problem, its words, and what to do ------------------------------------------
+_SENDS_MAIL = REPORT_RECIPIENTS or any("://" not in target for target in ALERTS_TO)
+for _is_wrong, *_problem in (
+    (
+        env.uses("xmpp") and bool(XMPP_COMPONENT_JID) != bool(XMPP_COMPONENT_SECRET),
+        "half_xmpp_component",
+        "Only one of XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET is set.",
+        "Set both as in the XMPP server's configuration, or neither.",
+    ),
+    (
+        XMPP_COMPONENT_JID and not is_near(XMPP_COMPONENT_HOST) and not _IS_TUNNELLED,
+        "open_xmpp_component",
+        "XMPP_COMPONENT_HOST is another machine, and nothing on the link to it is encrypted.",
+        "Lead it through a tunnel of your own, and say so with XMPP_COMPONENT_TUNNELLED=1.",
+    ),
+    (
+        env.uses("web", "tasks") and CANARY_APP_TOPIC and not CANARY_DEVICE_TOKEN,
+        "missing_canary_token",
+        "CANARY_APP_TOPIC is set, but no CANARY_DEVICE_TOKEN.",
+        "Set both, or neither.",
+    ),
+    (
+        EMAIL_ENCRYPTION == "none" and EMAIL_HOST_PASSWORD and not is_near(EMAIL_HOST),
         "open_email_password",
         "EMAIL_PASSWORD would cross the network in plain text, as EMAIL_ENCRYPTION is none.",
         "Set EMAIL_ENCRYPTION to starttls or tls, or no EMAIL_USER and EMAIL_PASSWORD.",
-    )
-if any(not MAIL_ADDRESS.fullmatch(address) for address in [*REPORT_RECIPIENTS, DEFAULT_FROM_EMAIL]):
-    env.report(
-        "bad_email_address",
-        "REPORT_RECIPIENTS or EMAIL_FROM holds no address.",
-        "Example: ann@example.org,bob@example.org",
-    )
-if (REPORT_RECIPIENTS or any("://" not in target for target in ALERTS_TO)) and not EMAIL_HOST:
-    env.report(
+    ),
+    (
+        _SENDS_MAIL and not EMAIL_HOST,
         "missing_email_host",
         "REPORT_RECIPIENTS or ALERTS_TO has a mail address, but there is no EMAIL_HOST.",
         "Name the server that takes mail, or nobody.",
-    )
+    ),
+    (
+        METRICS_PORT and not METRICS_TOKEN and not is_near(METRICS_HOST),
+        "open_metrics_port",
+        "METRICS_PORT would answer whoever reaches METRICS_HOST, as there is no METRICS_TOKEN.",
+        "Set METRICS_TOKEN, which Prometheus then shows there, too.",
+    ),
+):
+    if _is_wrong:
+        env.report(*_problem)
 
 # Start ----------------------------------------------------------------------------------------------------------------
 STARTS_WHEN = "pushserver.fitting"  # what `kit.processes.starting` asks
@@ -346,41 +451,6 @@ CELERY_TASK_ROUTES = {
     "xmpp_bridge.tasks.run_canary": {"queue": "canary"},
     "spark_reports.tasks.make_reports": {"queue": "reports"},
 }
-
-# Metrics --------------------------------------------------------------------------------------------------------------
-# A folder of one machine or container only, because its files are named after process ids.
-METRICS_DIR = Path(env.text("METRICS_DIR", str(DATA_DIR / "metrics"))).resolve()
-# The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
-MIN_FREE_FOR_METRICS_BYTES = 2**20
-METRICS_TOKEN = env.secret("METRICS_TOKEN")
-METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
-METRICS_PORT = env.count("METRICS_PORT", 0, minimum=0, maximum=65535)  # 0: none
-if METRICS_TOKEN and not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,200}=*", METRICS_TOKEN):
-    env.report(
-        "bad_metrics_token",
-        "METRICS_TOKEN is not 16 to 200 letters, digits or ._~+/-.",
-        "Make one: openssl rand -hex 32. It is secret.",
-    )
-    METRICS_TOKEN = ""
-
-# Traces and errors for a collector that speaks OTLP over HTTP, by the names that OpenTelemetry gives its variables ----
-OTLP_URL = next(iter(env.urls("OTEL_EXPORTER_OTLP_ENDPOINT")), "")
-OTLP_HEADERS = env.headers("OTEL_EXPORTER_OTLP_HEADERS")
-OTLP_SERVICE = env.text("OTEL_SERVICE_NAME", "pushserver")
-OTLP_RESOURCE = env.headers("OTEL_RESOURCE_ATTRIBUTES")
-OTLP_VERSION = VERSION if OTLP_URL else ""
-TRACES = bool(OTLP_URL)
-TRACES_SHARE = env.number("OTEL_TRACES_SAMPLER_ARG", 0.1, minimum=0, maximum=1)
-# Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
-TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
-TRACE_PAGE = env.text("TRACE_PAGE")
-if TRACE_PAGE and not (TRACE_PAGE.startswith(("http://", "https://")) and "{trace_id}" in TRACE_PAGE):
-    env.report(
-        "bad_trace_page",
-        "TRACE_PAGE is no URL with {trace_id} in it.",
-        "Example: https://jaeger.example.org/trace/{trace_id}",
-    )
-    TRACE_PAGE = ""
 
 # Django ---------------------------------------------------------------------------------------------------------------
 SHOWS_PAGES = ROLE is not Role.WORKER
@@ -462,7 +532,6 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "pushserver.console.pages.logins.NoWordOfOurs"},
 ]
-API_CALLS_PER_MINUTE = env.count("API_CALLS_PER_MINUTE", 600, minimum=1, maximum=100_000)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["pushserver.api.access.BearerAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["pushserver.api.access.HasScope"],
@@ -505,15 +574,12 @@ LANGUAGES = [("en", "English")]  # the theme names them all on each page
 FORMAT_MODULE_PATH = "pushserver.console.toolkit"
 
 # Security: plain http is for loopback only, and not even there behind a proxy that speaks https to browsers.
-REQUIRE_SECOND_FACTOR = env.flag("REQUIRE_SECOND_FACTOR")
-SESSION_COOKIE_AGE = 60 * env.count("SESSION_IDLE_MINUTES", 60, minimum=5, maximum=1440)
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not IS_LOOPBACK
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_HTTPS_PROXY or not is_near(HOST)
 # A browser that came by https comes by nothing else for this time.
 SECURE_HSTS_SECONDS = 86_400 * 365 if IS_BEHIND_HTTPS_PROXY else 0
 # The message after an operation stays on the server, not in a cookie that is only signed.
 MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 SESSION_COOKIE_HTTPONLY = True
-SESSION_MAX_SECONDS = 3600 * env.count("SESSION_MAX_HOURS", 12, minimum=1, maximum=720)
 KNOWN_BROWSER_COOKIE_NAME = "known"
 if SESSION_COOKIE_SECURE:  # browsers take such names from this host over https only, and give them to no other
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
@@ -535,7 +601,6 @@ CONTENT_SECURITY_POLICY = {
 CSRF_FAILURE_VIEW = "pushserver.console.pages.middleware.stale_form"
 OTP_ADMIN_HIDE_SENSITIVE_DATA = True  # keys and their QR codes, also on pages of django-otp that are not ours
 OTP_TOTP_ISSUER = "Push server"
-CSRF_TRUSTED_ORIGINS = env.urls("CSRF_TRUSTED_ORIGINS")
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_BEHIND_HTTPS_PROXY else None
 
 if SHOWS_PAGES:
@@ -547,11 +612,7 @@ else:
 
 # Logging --------------------------------------------------------------------------------------------------------------
 LOGGING_CONFIG = None
-configure_logging(
-    as_json=env.choice("LOG_FORMAT", "text", "json") == "json",
-    level=env.choice("LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR"),
-    exports_errors=TRACES,
-)
+configure_logging(as_json=_IS_JSON, level=_LOG_LEVEL, exports_errors=TRACES)
 
 
 def _share_metrics() -> None:

@@ -1,12 +1,24 @@
-"""Role of a process: which apps it installs, and how long its statements may take.
+"""Role of a process: which apps it installs, and how long its statements may take. And which processes it is.
 
-Each entry point names the role once, before the settings are read: `manage.py` by its command, `pushserver.wsgi` and
+Each entry point names both once, before the settings are read: `manage.py` by its command, `pushserver.wsgi` and
 `pushserver.worker` for what servers of others start. A process without a role is a command that an operator types.
 """
 
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
-_named: list["Role"] = []
+# Those of compose.yaml. What one uses of the secrets is in the table of settings.
+PROCESSES = ("migrate", "web", "bridge", "xmpp", "batches", "tasks", "reports")
+_OF_QUEUES = {"batches": "batches", "reports": "reports"}  # any other queue is served by `tasks`
+_OF_COMMANDS: dict[str, Collection[str]] = {
+    "migrate": ["migrate"],
+    "run_waku_bridge": ["bridge"],
+    "run_xmpp_bridge": ["xmpp"],
+    "run_reports": ["reports"],
+    "export_events": ["reports"],
+    "up": PROCESSES,
+    "demo": PROCESSES,
+}
 
 
 class Role(StrEnum):
@@ -17,19 +29,38 @@ class Role(StrEnum):
     WORKER = "worker"  # runs as long as the server does, and installs neither the console nor the API
 
 
-def role_of(command: str) -> Role:
-    """Return the role of a command of `manage.py`. Those named `run_…_bridge` run as long as the server does."""
-    if command.startswith("run_") and command.endswith("_bridge"):
-        return Role.WORKER
-    return {"up": Role.SERVER, "demo": Role.SERVER, "demo_clients": Role.WORKER}.get(command, Role.COMMAND)
+_named: list[tuple[Role, Collection[str]]] = []
 
 
-def begin_as(role: Role) -> None:
+def begin_as(role: Role, processes: Collection[str]) -> None:
     """Name the role of this process. The first one stays: `manage.py up` forks web server and workers."""
     if not _named:
-        _named.append(role)
+        _named.append((role, processes))
+
+
+def begin_command(command: str) -> None:
+    """Begin as a command of `manage.py`. Those named `run_…_bridge` run as long as the server does.
+
+    A command that no process of its own runs is typed in the container of `web`.
+    """
+    is_bridge = command.startswith("run_") and command.endswith("_bridge")
+    lasting = {"up": Role.SERVER, "demo": Role.SERVER, "demo_clients": Role.WORKER}
+    role = Role.WORKER if is_bridge else lasting.get(command, Role.COMMAND)
+    begin_as(role, _OF_COMMANDS.get(command, ["web"]))
+
+
+def serving(arguments: Iterable[str]) -> set[str]:
+    """Return the processes that a Celery worker with these arguments is. Without `--queues` it serves all queues."""
+    named = [argument.removeprefix("--queues=") for argument in arguments if argument.startswith("--queues=")]
+    queues = ",".join(named).split(",") if named else ["batches", "maintenance", "reports"]
+    return {_OF_QUEUES.get(queue, "tasks") for queue in queues}
 
 
 def role() -> Role:
     """Return the role of this process."""
-    return _named[0] if _named else Role.COMMAND
+    return _named[0][0] if _named else Role.COMMAND
+
+
+def processes() -> Collection[str]:
+    """Return which of `PROCESSES` this one is."""
+    return _named[0][1] if _named else ["web"]

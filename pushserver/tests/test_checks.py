@@ -4,9 +4,7 @@ import pytest
 from django.core.checks import run_checks
 from django.core.mail.message import sanitize_address
 
-from pushserver.config.catalogue import GROUPS
-from pushserver.config.environment import MAIL_ADDRESS, Environment
-from pushserver.config.retired import RETIRED
+from pushserver.config.kinds import MAIL_ADDRESS
 from tests.rig.rows import apn_token, firebase_token
 from tests.rig.server import manage_py
 
@@ -37,7 +35,6 @@ MADE_UP = {
     "DATABASE_URL": ("mysql://user:5ecret@host/name", "bad_database_url"),
     "REDIS_URL": ("amqp://host", ""),  # its file comes first
     "WAKU_PUBSUB_TOPICS": ("status", "bad_pubsub_topic"),
-    "PUSH_PRIORITY": ("normal", "retired_setting"),
     "REPORTS_HOUR": ("24", "bad_number"),
     "EMAIL_ENCRYPTION": ("rot13", "bad_choice"),
     "REPORT_RECIPIENTS": ("ann@example.org", "missing_email_host"),
@@ -51,7 +48,7 @@ MADE_UP = {
     "REPORTS_LAKE": ("ftp://5ecret", "bad_lake"),
     "SPARK_MASTER": ("sc://connect:15002", ""),
     "ACCESS_LOG_RETENTION_DAYS": ("6", "bad_number"),
-    "CANARY_PATIENCE_SECONDS": ("10", "retired_setting"),
+    "METRICS_HOST": ("192.0.2.1", ""),
     "GORUSH_HOOK_SECRET": ("5ecret: with a colon, which gorush would drop", "bad_hook_secret"),
 }
 
@@ -118,16 +115,6 @@ def test_an_address_that_passes_can_be_mailed_to(address, is_right):
     assert bool(MAIL_ADDRESS.fullmatch(address)) == is_right
     if is_right:
         assert sanitize_address(address, "utf-8")
-
-
-def test_a_setting_that_no_longer_exists_names_its_successor():
-    documented = {setting.name for own in GROUPS.values() for setting in own}
-    for name, successor in RETIRED.items():
-        env = Environment({name: "1"})
-        env.refuse_retired(RETIRED)
-        [problem] = env.problems
-        assert (problem.msg, problem.hint) == (f"{name} is no longer a setting.", successor)
-        assert name not in documented
 
 
 def test_loopback_names_are_allowed_beside_those_that_are_set():

@@ -1,4 +1,4 @@
-"""The environment: every typed reader of it, and the catalogue of the variables that the settings read."""
+"""The environment: every kind of settings, and the table of the variables that are read."""
 
 import base64
 import re
@@ -6,7 +6,6 @@ import stat
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
-from pathlib import Path
 from ssl import CERT_REQUIRED
 
 import pytest
@@ -14,38 +13,42 @@ from kombu.utils.url import parse_url
 from redis import Redis
 
 from kit.buckets.bucket import Limit
-from pushserver.config.catalogue import EMBEDDED, GENERATED, GROUPS
-from pushserver.config.environment import SECP256K1_ORDER, Environment, GeneratedSecrets, wrong_in_url
-from pushserver.config.page import readings
+from pushserver import settings
+from pushserver.config import kinds
+from pushserver.config.environment import GENERATED, Environment, GeneratedSecrets
+from pushserver.config.kinds import SECP256K1_ORDER, TEXT, count, number, word, wrong_in_url
+from pushserver.config.role import PROCESSES
+from pushserver.management.commands.settings_catalogue import meanings
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
-OTHER_KEY = base64.urlsafe_b64encode(bytes(32)).decode()
+OTHER_KEY, FIRST = base64.urlsafe_b64encode(bytes(32)).decode(), [bytes(range(32))]
 
 
 def problem_ids(env):
     return [problem.id for problem in env.problems]
 
 
-READERS = {
-    "text": lambda env: env.text("NAME", "default"),
-    "items": lambda env: env.items("NAME", "x,y"),
-    "lake": lambda env: env.lake("NAME", "/default"),
-    "flag": lambda env: env.flag("NAME"),
-    "flag that is on": lambda env: env.flag("NAME", default=True),
-    "number": lambda env: env.number("NAME", 5, minimum=1, maximum=10),
-    "count": lambda env: repr(env.count("NAME", 5, minimum=1, maximum=10)),
-    "urls": lambda env: env.urls("NAME"),
-    "choice": lambda env: env.choice("NAME", "INFO", "DEBUG"),
-    "private key": lambda env: env.private_key("NAME"),
-    "field keys": lambda env: [key.hex()[-2:] for key in env.field_keys("NAME")],
-    "limits": lambda env: env.limits("NAME", "1/1,2/2"),
-    "Redis": lambda env: env.redis_url("NAME"),
+# Each kind, with the default of the tests.
+KINDS = {
+    "text": (TEXT, "default"),
+    "items": (kinds.ITEMS, "x,y"),
+    "lake": (kinds.LAKE, "/default"),
+    "flag": (kinds.FLAG, "0"),
+    "flag that is on": (kinds.FLAG, "1"),
+    "number": (number(1, 10), "5"),
+    "count": (count(1, 10), "5"),
+    "urls": (kinds.URLS, ""),
+    "word": (word("INFO", "DEBUG"), "INFO"),
+    "private key": (kinds.PRIVATE_KEY, ""),
+    "field keys": (kinds.FIELD_KEYS, ""),
+    "limits": (kinds.LIMITS, "1/1,2/2"),
+    "Redis": (kinds.REDIS_URL, ""),
 }
 DEFAULT_LIMITS = (Limit(1, 1), Limit(2, 2))
 
 
 @pytest.mark.parametrize(
-    ("reader", "values"),
+    ("kind", "values"),
     [
         ("text", {"x": "x", "  x ": "x", "": "default", "   ": "default"}),
         ("items", {"a,b": ["a", "b"], " a , ,b,": ["a", "b"], "": ["x", "y"], ",": []}),
@@ -61,30 +64,30 @@ DEFAULT_LIMITS = (Limit(1, 1), Limit(2, 2))
         ("flag", {"1": True, "true": True, "YES": True, "On": True, "": False}),
         ("flag that is on", {"0": False, "false": False, "NO": False, "Off": False, "": True}),
         ("number", {"": 5, "1": 1, "10": 10, "2.5": 2.5, "1e1": 10}),
-        ("count", {"7": "7"}),
+        ("count", {"7": 7}),
         ("urls", {"http://a:1": ["http://a:1"], "https://a/, http://[::1]:8645//": ["https://a", "http://[::1]:8645"]}),
         ("urls", {"": []}),
-        ("choice", {"": "INFO", "debug": "DEBUG", "Info": "INFO"}),
+        ("word", {"": "INFO", "debug": "DEBUG", "Info": "INFO"}),
         ("private key", {n.to_bytes(32).hex(): n.to_bytes(32) for n in (1, SECP256K1_ORDER - 1)}),
         (
             "field keys",
-            {KEY: ["1f"], f"{KEY},{OTHER_KEY}": ["1f", "00"], f" {KEY} , ": ["1f"], KEY.rstrip("="): ["1f"]},
+            {KEY: FIRST, f"{KEY},{OTHER_KEY}": [*FIRST, bytes(32)], f" {KEY} , ": FIRST, KEY.rstrip("="): FIRST},
         ),
         ("limits", {"5/10, 60/3600": (Limit(5, 10), Limit(60, 3600)), "": DEFAULT_LIMITS}),
         ("Redis", {text: text for text in ("", "redis://:a%40b@redis:6379/1", "redis://redis", "redis://redis/")}),
     ],
 )
-def test_a_value_is_read_or_else_its_default(reader, values):
+def test_a_value_is_read_or_else_its_default(kind, values):
     for text, value in values.items():
         env = Environment({"NAME": text})
-        assert (READERS[reader](env), env.problems) == (value, []), text
+        assert (env("NAME", *KINDS[kind]), env.problems) == (value, []), text
 
 
 LONG = "5ecret" * 11
 
 
 @pytest.mark.parametrize(
-    ("reader", "problem", "default", "texts"),
+    ("kind", "problem", "default", "texts"),
     [
         ("lake", "bad_lake", "/default", ["lake", "ftp://5ecret@host"]),
         ("lake", "password_in_lake", "/default",
@@ -94,20 +97,20 @@ LONG = "5ecret" * 11
         ("urls", "bad_urls", [], ["a:1", "ftp://a", "http://", "http://a:x", "http://a,b", "http://[::1", " , ", LONG]),
         ("urls", "bad_urls", [], ["http://a:0", "http://a:65536", "http://::1:8645", "http://a b", "http://a\nb"]),
         ("urls", "bad_urls", [], ["http://u:5ecret@a", "http://:5ecret@a", "http://a?b", "http://a#b", "http://:8645"]),
-        ("urls", "bad_urls", [], ["http://$HOST", "http://<node>:8645", "'http://a'"]),
-        ("choice", "bad_choice", "INFO", ["WARN"]),
-        ("private key", "bad_private_key", b"", ["", "zz" * 32, "01" * 31, "01" * 33, "00" * 32, "ff" * 32, LONG]),
+        ("urls", "bad_urls", [], ["http://$HOST", "http://<node>:8645"]),
+        ("word", "bad_choice", "INFO", ["WARN"]),
+        ("private key", "bad_private_key", b"", ["zz" * 32, "01" * 31, "01" * 33, "00" * 32, "ff" * 32, LONG]),
         ("private key", "bad_private_key", b"", [SECP256K1_ORDER.to_bytes(32).hex()]),
         ("field keys", "bad_field_keys", [],
-         ["", ",", "short", KEY[:-4], f"{KEY},nonsense", "!" * 43, "é" * 43, LONG]),
+         [",", "short", KEY[:-4], f"{KEY},nonsense", "!" * 43, "é" * 43, LONG]),
         ("limits", "bad_limits", DEFAULT_LIMITS, ["5", "5/10", "0/1,1/2", "5/10,60/10", "5/10,60/3600,1/1"]),
         ("limits", "bad_limits", DEFAULT_LIMITS, ["a/b,c/d", "-1/1,2/2", ",,"]),
     ],
 )  # fmt: skip
-def test_anything_else_is_a_problem_that_does_not_tell_a_secret(reader, problem, default, texts):
+def test_anything_else_is_a_problem_that_does_not_tell_a_secret(kind, problem, default, texts):
     for text in texts:
         env = Environment({"NAME": text})
-        assert READERS[reader](env) == default, text
+        assert env("NAME", *KINDS[kind]) == default, text
         assert problem_ids(env) == [f"pushserver.{problem}"]
         assert not [part for part in ("5ecret", "5e/cret") if part in repr(env.problems)]
 
@@ -176,7 +179,7 @@ def test_a_url_that_a_library_would_misread_is_refused_without_any_of_it(schemes
 )
 def test_a_redis_that_cannot_be_used_as_its_url_says_is_a_problem(url, words):
     env = Environment({"NAME": url})
-    assert env.redis_url("NAME") == ""
+    assert env("NAME", kinds.REDIS_URL) == ""
     [problem] = env.problems
     assert (problem.id, words in problem.msg) == ("pushserver.bad_redis_url", True)
 
@@ -184,7 +187,7 @@ def test_a_redis_that_cannot_be_used_as_its_url_says_is_a_problem(url, words):
 @pytest.mark.parametrize("options", ["", "?ssl_cert_reqs=required", f"?ssl_ca_certs={__file__}"])
 def test_a_redis_with_tls_is_verified_by_both_libraries(options):
     """Celery verifies nothing unless its URL says so."""
-    url = Environment({"NAME": f"rediss://:pw@redis:6380/0{options}"}).redis_url("NAME")
+    url = Environment({"NAME": f"rediss://:pw@redis:6380/0{options}"})("NAME", kinds.REDIS_URL)
     of_celery = parse_url(url)["ssl"]
     assert (of_celery["ssl_cert_reqs"], of_celery["ssl_check_hostname"]) == (CERT_REQUIRED, True)
     with closing(Redis.from_url(url)) as client:
@@ -205,10 +208,8 @@ def test_a_redis_with_tls_is_verified_by_both_libraries(options):
 )
 def test_an_unfinished_value_is_the_only_problem_of_its_variable(text, problem):
     env = Environment({"NAME": text, "OTHER_FILE": text})
-    env.refuse_unfinished(["NAME", "OTHER"])
-    env.urls("NAME")
-    env.private_key("NAME")
-    env.secret("OTHER")
+    env("NAME", kinds.URLS)
+    env("OTHER", TEXT, used_by="web")
     assert problem_ids(env) == [f"pushserver.{problem}"] * 2
     assert [each.msg.split()[0] for each in env.problems] == ["NAME", "OTHER_FILE"]
     assert "5ecret" not in repr(env.problems)
@@ -217,13 +218,12 @@ def test_an_unfinished_value_is_the_only_problem_of_its_variable(text, problem):
 @pytest.mark.parametrize("text", ["", "'", "it's", "a$b", "$(", "https://jaeger/{trace_id}", "'a' and b", "pa$$word"])
 def test_other_signs_are_part_of_a_value(text):
     env = Environment({"NAME": text})
-    env.refuse_unfinished(["NAME"])
-    assert not env.problems
+    assert (env("NAME", TEXT), env.problems) == (text, [])
 
 
 def test_a_word_that_is_no_choice_is_a_problem_with_those_that_are():
     env = Environment({"NAME": "WARN"})
-    env.choice("NAME", "INFO", "WARNING")
+    env("NAME", word("INFO", "WARNING"), "INFO")
     assert [problem.msg for problem in env.problems] == ["NAME is none of INFO, WARNING."]
 
 
@@ -232,11 +232,11 @@ def test_certificates_or_a_file_of_a_secret_that_cannot_be_read_are_a_problem(tm
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name in ("missing", "empty", "."):
         env = Environment({"SSL_CERT_FILE": str(tmp_path / name)})
-        env.refuse_unreadable_certificates()
+        env("SSL_CERT_FILE", kinds.CERTIFICATES)
         assert problem_ids(env) == ["pushserver.bad_certificates"]
     for name in ("missing", "binary", "."):
         env = Environment({"NAME_FILE": str(tmp_path / name)})
-        assert env.secret("NAME") == ""
+        assert env("NAME", TEXT, used_by="web") == ""
         assert problem_ids(env) == ["pushserver.unreadable_secret_file"]
 
 
@@ -252,7 +252,7 @@ def test_certificates_or_a_file_of_a_secret_that_cannot_be_read_are_a_problem(tm
 def test_a_secret_from_a_file_wins_and_an_empty_file_counts_as_unset(tmp_path, content, variable, value):
     (tmp_path / "secret").write_text(content, encoding="utf-8")
     env = Environment({"NAME_FILE": str(tmp_path / "secret")} | ({"NAME": variable} if variable else {}))
-    assert (env.secret("NAME"), env.problems) == (value, [])
+    assert (env("NAME", TEXT, used_by="web"), env.problems) == (value, [])
 
 
 @pytest.mark.parametrize("name", ["SECRET_KEY", "SERVER_PRIVATE_KEY", "FIELD_ENCRYPTION_KEYS"])
@@ -266,10 +266,17 @@ def test_generated_secrets_are_private_and_stable(tmp_path, name):
 
 
 def test_generated_secrets_satisfy_their_readers(tmp_path):
-    env = Environment({}, generate=GeneratedSecrets(tmp_path))
-    assert len(env.private_key("SERVER_PRIVATE_KEY")) == 32
-    assert [len(key) for key in env.field_keys("FIELD_ENCRYPTION_KEYS")] == [32]
+    env = Environment({}, ["web"], generate=GeneratedSecrets(tmp_path))
+    assert len(env("SERVER_PRIVATE_KEY", kinds.PRIVATE_KEY, used_by="web")) == 32
+    assert [len(key) for key in env("FIELD_ENCRYPTION_KEYS", kinds.FIELD_KEYS, used_by="web")] == [32]
     assert not env.problems
+
+
+@pytest.mark.parametrize(("process", "problems"), [("web", ["pushserver.bad_private_key"]), ("reports", [])])
+def test_a_secret_is_missed_by_the_processes_that_use_it(process, problems):
+    env = Environment({}, [process])
+    assert env("SERVER_PRIVATE_KEY", kinds.PRIVATE_KEY, used_by="web xmpp") == b""
+    assert problem_ids(env) == problems
 
 
 def test_processes_that_start_together_agree_on_a_secret(tmp_path):
@@ -278,37 +285,20 @@ def test_processes_that_start_together_agree_on_a_secret(tmp_path):
     assert len(set(values)) == 1
 
 
-# The catalogue has every variable that the settings read, and explains it ---------------------------------------------
-ROOT = Path(__file__).parents[3]
-SETTINGS = [setting for own in GROUPS.values() for setting in own]
-READINGS = readings()
+# The table ------------------------------------------------------------------------------------------------------------
+ROOT, TABLE = settings.BASE_DIR, settings.ENVIRONMENT.table
 
 
-def test_every_variable_that_is_read_is_in_the_catalogue_once() -> None:
-    source = (ROOT / "pushserver/settings.py").read_text(encoding="utf-8")
-    names = [setting.name for setting in SETTINGS]
-    assert sorted(names) == sorted(READINGS) == sorted(set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', source)))
+def test_each_variable_has_one_row_with_its_meaning_and_secrets_are_those_of_processes() -> None:
+    names = [setting.name for setting in TABLE]
+    assert sorted({*names}) == sorted(names)
     assert 60 < len(names) <= 80
-
-
-def test_a_setting_has_a_meaning_and_one_default() -> None:
-    """A default that is a constant of the code stands there alone; any other is explained in words."""
-    for setting in SETTINGS:
-        assert setting.meaning
-        assert "|" not in setting.meaning, "it stands in a table"
-        constant = READINGS[setting.name].default
-        assert setting.default or constant is not None, setting.name
-        assert not (setting.default and constant), setting.name
-
-
-def test_bounds_are_constants_of_the_code() -> None:
-    numbers = {name: reading for name, reading in READINGS.items() if reading.kind in {"count", "number"}}
-    assert len(numbers) > 20
-    assert [name for name, reading in numbers.items() if None in {reading.minimum, reading.maximum}] == []
+    assert all(meanings()[name] and "|" not in meanings()[name] for name in names)
+    assert {process for setting in TABLE for process in setting.used_by} == {*PROCESSES}
 
 
 def test_the_readme_names_what_every_installation_sets() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    without_default = {setting.name for setting in SETTINGS if setting.default in {EMBEDDED, GENERATED}}
+    without_default = {setting.name for setting in TABLE if setting.default in {"embedded", GENERATED}}
     on_a_network = {"ALLOWED_HOSTS", "BEHIND_HTTPS_PROXY", "METRICS_TOKEN"}
     assert sorted(rows) == sorted(without_default | on_a_network)

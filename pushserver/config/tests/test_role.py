@@ -26,7 +26,7 @@ def begun(name):
     """Return the statement with which the entry point ``name`` begins: a module of ours, or a command of manage.py."""
     if name in {"worker", "wsgi"}:
         return f"import pushserver.{name}"
-    return f"from pushserver.config.role import *; begin_as(role_of({name!r}))"
+    return f"from pushserver.config.role import *; begin_command({name!r})"
 
 
 def printed(program, **environment):
@@ -71,9 +71,9 @@ from django.conf import settings; print(settings.ROLE)"""
 
 def test_the_first_role_stays_and_a_process_without_one_is_a_command(unnamed):
     assert role.role() is Role.COMMAND
-    role.begin_as(Role.SERVER)
-    role.begin_as(Role.WORKER)
-    assert role.role() is Role.SERVER
+    role.begin_as(Role.SERVER, ["web"])
+    role.begin_as(Role.WORKER, ["tasks"])
+    assert (role.role(), role.processes()) == (Role.SERVER, ["web"])
 
 
 def test_a_worker_without_a_role_is_refused():

@@ -1,10 +1,31 @@
-"""`manage.py settings_catalogue`: print docs/settings.md from the catalogue and from how the settings are read."""
+"""`manage.py settings_catalogue`: print docs/settings.md, made of the table of the settings."""
 
+import ast
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from pushserver.config.page import page
+from pushserver import settings
+from pushserver.config.environment import Setting
+from pushserver.config.role import PROCESSES
+
+HEAD = """\
+# Settings
+
+For operators: each environment variable of the server. Set those of [the README](../README.md#run-it-in-production)
+first. This page is made from the code (`manage.py settings_catalogue`).
+
+A *secret* can also be in a file, whose path is the value of `NAME_FILE`. Only the processes of `compose.yaml` that
+stand in brackets need it. An empty variable, and an empty file, count as unset. What is not here is fixed, as no two
+servers need it differently.
+
+Limits are two token buckets, `count/seconds,count/seconds`: the count at once, filled again over the seconds; \
+the first for bursts, the second for the long run.
+"""
 
 
 class Command(BaseCommand):
@@ -12,3 +33,36 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         self.stdout.write(page(), ending="")
+
+
+def page() -> str:
+    """Return the whole page in Markdown."""
+    groups = groupby(settings.ENVIRONMENT.table, key=lambda setting: setting.group)
+    return "\n".join([HEAD, *(line for title, own in groups for line in _section(title, own))])
+
+
+def _section(title: str, own: Iterator[Setting]) -> Iterator[str]:
+    yield from (f"## {title}", "", "| setting | default | value | meaning |", "| --- | --- | --- | --- |")
+    for setting in own:
+        yield f"| `{setting.name}` | {setting.default} | {_value(setting)} | {meanings()[setting.name]} |"
+    yield ""
+
+
+def _value(setting: Setting) -> str:
+    if not setting.used_by:
+        return setting.looks
+    users = (
+        "all" if setting.used_by == {*PROCESSES} else ", ".join(name for name in PROCESSES if name in setting.used_by)
+    )
+    return f"secret ({users}): {setting.looks}".removesuffix(": text")
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """Return the text below each row of the table, by the name of the setting."""
+    found: dict[str, str] = {}
+    for row, text in pairwise(ast.parse(Path(settings.__file__).read_text(encoding="utf-8")).body):
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            calls = [node for node in ast.walk(row) if isinstance(node, ast.Call) and ast.unparse(node.func) == "env"]
+            found |= {ast.literal_eval(call.args[0]): " ".join(str(text.value.value).split()) for call in calls}
+    return found
