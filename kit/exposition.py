@@ -7,6 +7,7 @@ alive, because a killed process cannot record its own end.
 """
 
 import fcntl
+import hmac
 import json
 import os
 import re
@@ -15,15 +16,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import EADDRINUSE
 from pathlib import Path
+from socket import SOCK_STREAM, getaddrinfo
 from threading import Thread
 from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 from django.conf import settings
-from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 NAME = re.compile(r"(?P<kind>counter|histogram|gauge_[a-z]+)_(?P<pid>\d+)\.db")
 FOLDED = ("counter", "histogram")
@@ -149,10 +157,16 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def is_authentic(presented: str) -> bool:
+    """Return whether a header `Authorization` has the METRICS_TOKEN."""
+    return hmac.compare_digest(presented.encode(errors="replace"), f"Bearer {settings.METRICS_TOKEN}".encode())
+
+
 def serve() -> None:
     """Serve the metrics of this process and its children at METRICS_HOST and METRICS_PORT, or nowhere if the port is 0.
 
-    It is for processes without a web server on their METRICS_DIR, such as those in containers of their own. A port that
+    Whoever shares a network with the process reaches the port, so it asks for the METRICS_TOKEN where there is one. It
+    is for processes without a web server on their METRICS_DIR, such as those in containers of their own. A port that
     cannot be opened does not stop the process. A thread waits for the port: the process that this one replaces uses it
     until it ends, and it ends only when this one has started.
     """
@@ -166,7 +180,7 @@ def _open() -> None:
     log_at = monotonic() + LOG_AFTER_SECONDS
     while True:
         try:
-            start_http_server(settings.METRICS_PORT, settings.METRICS_HOST, registry)
+            server = _listen(_guarded(make_wsgi_app(registry)))
         except OSError as error:
             is_taken = error.errno == EADDRINUSE
             if not is_taken or monotonic() >= log_at:
@@ -174,6 +188,29 @@ def _open() -> None:
                 log_at = float("inf")
             if not is_taken:
                 return
+            sleep(RETRY_SECONDS)
         else:
+            server.serve_forever()
             return
-        sleep(RETRY_SECONDS)
+
+
+class _SilentHandler(WSGIRequestHandler):
+    def log_message(self, *_arguments: Any) -> None:
+        """Log nothing: a scrape is no news."""
+
+
+def _listen(application: "WSGIApplication") -> WSGIServer:
+    host, port = settings.METRICS_HOST, settings.METRICS_PORT
+    [(family, *_), *_] = getaddrinfo(host, port, type=SOCK_STREAM)
+    server = type("Server", (ThreadingWSGIServer,), {"address_family": family})
+    return make_server(host, port, application, server, _SilentHandler)
+
+
+def _guarded(application: "WSGIApplication") -> "WSGIApplication":
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if settings.METRICS_TOKEN and not is_authentic(environ.get("HTTP_AUTHORIZATION", "")):
+            start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+            return []
+        return application(environ, start_response)
+
+    return answer

@@ -1,7 +1,5 @@
 """`/metrics` of the web server: the counts of the processes of this machine, and the gauges of database and queues."""
 
-import hmac
-
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
@@ -9,7 +7,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from kit.exposition import Counted
+from kit.exposition import Counted, is_authentic
 from kit.processes import once
 from pushserver.metrics.stock import Stock
 
@@ -23,16 +21,11 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """
     if not settings.METRICS_TOKEN and not settings.DEBUG:
         raise Http404
-    if settings.METRICS_TOKEN and not _is_authentic(request):
+    if settings.METRICS_TOKEN and not is_authentic(request.headers.get("Authorization", "")):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
     # The collector names the format that it reads in the header.
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(_everything()), content_type=content_type)
-
-
-def _is_authentic(request: HttpRequest) -> bool:
-    presented = request.headers.get("Authorization", "").encode(errors="replace")
-    return hmac.compare_digest(presented, f"Bearer {settings.METRICS_TOKEN}".encode())
 
 
 @once

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
+from django.conf import settings
 from django.core.management import CommandError, get_commands, load_command_class
 from django.urls import Resolver404, resolve
 
-from pushserver.settings import ENVIRONMENT
 from tests.recipes.stage import ROOT, Call
 
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
@@ -16,7 +16,7 @@ VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="
 VERSION = (ROOT / "VERSION").read_text(encoding="ascii").strip()
 OF_DEBIAN = ("postgresql.service", "redis-server.service", "systemd-timesyncd.service")
 UNITS = {path.name for path in (ROOT / "deploy/systemd").iterdir()} | set(OF_DEBIAN)
-SETTINGS = {setting.name for setting in ENVIRONMENT.table}
+SETTINGS = {setting.name for setting in settings.ENVIRONMENT.table}
 
 
 def check_manage(call: Call) -> Iterator[str]:

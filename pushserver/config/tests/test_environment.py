@@ -9,11 +9,11 @@ from multiprocessing import get_context
 from ssl import CERT_REQUIRED
 
 import pytest
+from django.conf import settings
 from kombu.utils.url import parse_url
 from redis import Redis
 
 from kit.buckets.bucket import Limit
-from pushserver import settings
 from pushserver.config import kinds
 from pushserver.config.environment import GENERATED, Environment, GeneratedSecrets
 from pushserver.config.kinds import SECP256K1_ORDER, TEXT, count, number, word, wrong_in_url

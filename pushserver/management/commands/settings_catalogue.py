@@ -4,12 +4,11 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from pushserver import settings
 from pushserver.config.environment import Setting
 from pushserver.config.role import PROCESSES
 
@@ -60,8 +59,9 @@ def _value(setting: Setting) -> str:
 @cache
 def meanings() -> dict[str, str]:
     """Return the text below each row of the table, by the name of the setting."""
+    source = (settings.BASE_DIR / "pushserver/settings.py").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for row, text in pairwise(ast.parse(Path(settings.__file__).read_text(encoding="utf-8")).body):
+    for row, text in pairwise(ast.parse(source).body):
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             calls = [node for node in ast.walk(row) if isinstance(node, ast.Call) and ast.unparse(node.func) == "env"]
             found |= {ast.literal_eval(call.args[0]): " ".join(str(text.value.value).split()) for call in calls}

@@ -180,16 +180,15 @@ def test_a_histogram_below_zero_has_no_sum_so_that_strict_readers_accept_the_pag
 def taken(settings, tmp_path, monkeypatch):
     """Set METRICS_PORT to a port that another socket uses. Servers of the test are closed afterwards."""
     opened = []
-    start = exposition.start_http_server
-    monkeypatch.setattr(exposition, "start_http_server", lambda *arguments: opened.append(start(*arguments)))
+    listen = exposition._listen
+    monkeypatch.setattr(exposition, "_listen", lambda application: opened.append(listen(application)) or opened[-1])
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings.METRICS_HOST, settings.METRICS_PORT = other.getsockname()
         settings.METRICS_DIR = tmp_path
         yield other
-    for server, thread in opened:
+    for server in opened:
         server.shutdown()
         server.server_close()
-        thread.join()
 
 
 @pytest.mark.parametrize("is_reported", [False, True])
@@ -207,6 +206,16 @@ def test_a_taken_port_is_opened_when_the_process_that_uses_it_ends_and_one_that_
     assert logs == [{**reported, "error": "Address already in use"}] * is_reported
 
 
+def test_the_port_asks_for_the_token(taken, settings):
+    settings.METRICS_TOKEN = "a-token-of-the-tests-0123456789"
+    taken.close()
+    exposition.serve()
+    url, known = f"http://127.0.0.1:{settings.METRICS_PORT}/metrics", f"Bearer {settings.METRICS_TOKEN}"
+    assert _answers_within(60, url, Authorization=known)
+    for wrong in ("", "Bearer", settings.METRICS_TOKEN, f"{known}x"):
+        assert httpx.get(url, headers={"Authorization": wrong}, trust_env=False).status_code == 401
+
+
 def test_an_address_of_another_machine_is_logged_at_once(taken, settings):
     settings.METRICS_HOST = "192.0.2.1"
     with capture_logs() as logs:
@@ -216,11 +225,11 @@ def test_an_address_of_another_machine_is_logged_at_once(taken, settings):
     assert [entry["error"] for entry in logs] == ["Cannot assign requested address"]
 
 
-def _answers_within(seconds: float, url: str) -> bool:
+def _answers_within(seconds: float, url: str, **headers: str) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            return httpx.get(url, trust_env=False).status_code == 200
+            return httpx.get(url, headers=headers, trust_env=False).status_code == 200
         except httpx.TransportError:
             time.sleep(0.1)
     return False
