@@ -113,7 +113,6 @@ class DeliveryProcess:
     def process_batch(self, *, now=None) -> bool:
         """Process one batch, which also looks for rows. Return whether there is more to do."""
         self.worker._rows.look_at = 0.0
-        self.worker._rows.search_from_beginning()
         return self.worker.process_batch(now=now or timezone.now())
 
     def process_until(self, is_over: Callable[[], object], *, seconds: float = TIMEOUT_SECONDS, now=None) -> None:
@@ -154,11 +153,6 @@ class Process(DeliveryProcess):
 
     def _open_bridge(self, delivery: Delivery, wakeup: Wakeup) -> WakuBridge:
         return WakuBridge(delivery, wakeup, nodes=self._nodes, stores=self._stores)
-
-
-def poll_and_process(steps: Sequence[Step]) -> bool:
-    """Process one batch of a worker that has just started, which looks for rows without a wakeup."""
-    return Worker(steps, WAKEUP).process_batch(now=timezone.now())
 
 
 def wait_for_wakeup() -> None:

@@ -353,7 +353,7 @@ def test_a_process_that_is_cut_off_tries_one_push_in_each_pause_and_goes_on_when
     make_due()
     deliverer = DeliveryProcess(gateway)
     deliverer.process_backlog(now=now)
-    rows = [make_due() for _ in range(5)]
+    rows = [make_due(due_at=now) for _ in range(5)]
     for seconds in range(1, 6):
         deliverer.process_backlog(now=now + seconds * SECOND)
     assert len(gateway.pushes) == 1

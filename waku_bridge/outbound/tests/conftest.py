@@ -16,9 +16,10 @@ from embedded.node.server import create_app
 from embedded.node.wire import StoreQuery
 from embedded.servers.ports import free_port
 from kit.batches.batch import Batch, Step, Work
+from kit.batches.worker import Worker
 from kit.db import clock as batches
 from kit.http import Connections, submit
-from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, poll_and_process, wait_for_wakeup
+from tests.rig.delivering import TIMEOUT_SECONDS, WAKEUP, wait_for_wakeup
 from tests.rig.peers import served
 from tests.rig.rows import PUBSUB_TOPIC
 from waku_bridge import node as node_client
@@ -130,9 +131,11 @@ class OutboxProcess:
         self.sends = Sends(Nodes(nodes), Nodes(stores), WAKEUP)
         self.replies = []
         self.steps = [Deciding(self.replies), *reply_steps(self.sends)]
+        self.worker = Worker(self.steps, WAKEUP)
 
     def process_batch(self) -> bool:
-        return poll_and_process(self.steps)
+        self.worker._rows.look_at = 0.0
+        return self.worker.process_batch(now=timezone.now())
 
     def works(self) -> None:
         """Process batches until nothing is under way and nothing is due, neither in memory nor in the database."""
