@@ -85,13 +85,6 @@ class WaitingRows:
         self.look_at = 0.0
         self.search_from_beginning()
 
-    def _let_others_lead(self) -> None:
-        """Let another worker become leader now, instead of when this session ends."""
-        if self.is_leader:
-            self.is_leader = False
-            LeaderLock(BATCHES).release()
-            wake_peers()
-
     def read_notifications(self) -> None:
         """Read the notifications: note the steps that they name, and look at once if one names no step."""
         payloads = {notice.payload for notice in self.session.notifies(timeout=0)} if self.session else set()
@@ -107,7 +100,10 @@ class WaitingRows:
         self.connect()
         self.look_at = monotonic() + LOOK_SECONDS
         if is_stopping:
-            self._let_others_lead()
+            if self.is_leader:
+                self.is_leader = False
+                LeaderLock(BATCHES).release()
+                wake_peers()
             return
         if monotonic() >= self._count_at:
             self._count_at = monotonic() + COUNTED_EVERY_SECONDS

@@ -150,8 +150,14 @@ def find_distrusted(results: Sequence[tuple[Claim, Result]], known: Queues, *, n
     judged = {
         app: _are_deaths_distrusted(app, known, now=now) for app in sorted(mending | (telling - known.distrusted))
     }
-    _note_distrusted([app for app, is_so in judged.items() if is_so and app not in known.distrusted], now=now)
-    _note_believed([app for app, is_so in judged.items() if not is_so and app in known.distrusted])
+    for app, is_so in judged.items():
+        row = queues.unlocked(app).filter(deaths_distrusted_since__isnull=is_so)
+        if is_so == (app in known.distrusted) or not row.update(deaths_distrusted_since=now if is_so else None):
+            continue
+        if is_so:
+            log.error("deaths_distrusted", **app._asdict())
+        else:
+            log.info("deaths_believed_again", **app._asdict())
     return {app for app in {claim.channel for claim in dead} if judged.get(app, app in known.distrusted)}
 
 
@@ -164,18 +170,6 @@ def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> 
     parameters = {"start": now - DEATHS_WINDOW, "limit": DEATHS_LOOKED_THROUGH, "is_delivered": app in known.delivered}
     [(dead, all_)] = fetch(_COUNT_DEAD, app._asdict() | parameters)
     return is_dying(dead, all_)
-
-
-def _note_distrusted(apps: Iterable[ChannelKey], *, now: datetime) -> None:
-    for app in apps:
-        if queues.unlocked(app).filter(deaths_distrusted_since=None).update(deaths_distrusted_since=now):
-            log.error("deaths_distrusted", **app._asdict())
-
-
-def _note_believed(apps: Iterable[ChannelKey]) -> None:
-    for app in apps:
-        if queues.unlocked(app).update(deaths_distrusted_since=None):
-            log.info("deaths_believed_again", **app._asdict())
 
 
 # Routes that are disabled ---------------------------------------------------------------------------------------------

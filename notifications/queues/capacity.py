@@ -46,13 +46,9 @@ def limits_of(keys: Iterable[QueueKey]) -> Mapping[QueueKey, int]:
     own = list(keys)
     gateways = len({key.gateway for key in own})
     alike = Counter((key.gateway, key.is_proven) for key in own)
-    return {key: _limit(key, gateways, alike[key.gateway, key.is_proven]) for key in own}
-
-
-def _limit(key: QueueKey, gateways: int, alike: int) -> int:
-    """Return the limit of one of ``alike`` queues, of one of ``gateways`` gateways."""
-    part = 1 - UNPROVEN_SHARE if key.is_proven else UNPROVEN_SHARE
-    return max(1, int(settings.MAX_OPEN_NOTIFICATIONS / gateways * part / alike))
+    part = {True: 1 - UNPROVEN_SHARE, False: UNPROVEN_SHARE}
+    maximum = settings.MAX_OPEN_NOTIFICATIONS / max(gateways, 1)
+    return {key: max(1, int(maximum * part[key.is_proven] / alike[key.gateway, key.is_proven])) for key in own}
 
 
 class Admission:
