@@ -23,9 +23,8 @@ from bench.running.tables import show
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
 from waku_bridge.codec import envelope
-from waku_bridge.codec.bodies import PlainBody
-from waku_bridge.codec.keys import DecryptionKey, Identity, shake256, sign_grant
-from waku_bridge.codec.sealing import ECIES_OVERHEAD_BYTES
+from waku_bridge.codec.keys import ECIES_OVERHEAD_BYTES, DecryptionKey, Identity, shake256, sign_grant
+from waku_bridge.codec.wire import PlainBody
 from waku_bridge.messages import PushResponse, Query, QueryResponse, RegistrationResponse, WakuMessage
 
 ROUNDS, MESSAGES_PER_ROUND = 30, 100

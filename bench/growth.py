@@ -26,7 +26,7 @@ from bench.running.servers import SERVER_KEY, TOPIC
 from bench.running.tables import show
 from bench.throughput import with_processes
 from kit.db.base import fetch
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.dialect import to_json
 from waku_bridge.messages import WakuMessage
 
@@ -37,7 +37,7 @@ WAVE_SECONDS = 0.01
 BEFORE_SECONDS, SETTLING_SECONDS = 2.0, 12.0  # the latter until the last message was read from the stores, too
 CLIENT = httpx.Client(trust_env=False)
 READ = "pushserver_bridge_messages_read_total"
-OWN_TOPIC = topics.content_topic(topics.personal_name(PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()))
+OWN_TOPIC = wire.content_topic(wire.personal_name(PrivateKey(bytes.fromhex(SERVER_KEY)).public_key.format()))
 
 
 def run() -> dict[str, object]:

@@ -41,7 +41,7 @@ from spark_reports.export.days import export_day
 from spark_reports.lake import Lake
 from waku_bridge.inbox.steps import Inbox
 from waku_bridge.outbound.outbox import OLDEST_DUE as OLDEST_REPLY
-from waku_bridge.removal import ENVELOPES, REPLIES
+from waku_bridge.tasks import ENVELOPES, REPLIES
 
 RATE, CHUNK_SECONDS = 200, 60
 PHONES = RATE * CHUNK_SECONDS  # each gets one push in a chunk: a second one would be coalesced with a late first one

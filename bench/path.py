@@ -28,7 +28,7 @@ from kit.batches.batch import Step, Wakeup
 from kit.batches.worker import Worker
 from notifications.models import Notification
 from notifications.tasks import new_steps
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import OpenEnvelope, OpenReply

@@ -30,7 +30,7 @@ from waku_bridge.client.notices import ask_to_push, one_to_one
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.session import CLOCK_SKEW_NS, PAGE_SIZE, Session
 from waku_bridge.client.state import android, new_state
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
@@ -312,7 +312,7 @@ class ReplyReader:
         self._pubsub_topic = pubsub_topic
         self._senders: dict[str, list[Identity]] = {}
         for sender in dict.fromkeys(senders):
-            content_topic = topics.content_topic(topics.partitioned_name(sender.pub33))
+            content_topic = wire.content_topic(wire.partitioned_name(sender.pub33))
             self._senders.setdefault(content_topic, []).append(sender)
         self._newest_ns = self._begin_ns = time.time_ns() - CLOCK_SKEW_NS
         self._noted: dict[bytes, tuple[Any, int]] = {}  # raw message and when it was read, by hash

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from registrations.token_types import has_topic
+from registrations.messages import has_topic
 
 
 class NotificationType(IntEnum):

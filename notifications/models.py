@@ -18,7 +18,7 @@ from django.db import models
 
 from kit.db.fields import BytesField
 from notifications.messages import Effect, Outcome, QueueKey
-from registrations import token_types
+from registrations import messages
 from registrations.models import Route
 
 
@@ -34,7 +34,7 @@ class RequestFacts(models.Model):
     request_key = BytesField()  # the bridge's key of a repeat; Waku: id of the metadata message, 32 bytes
     source_key = BytesField()  # the bridge's key of the message with it; Waku: hash of the envelope, 32 bytes
     message_id = BytesField()  # the message that it notifies about; chosen by the sender
-    # The verdicts about notifications that were decided at once and have no row of their own: see `rules.reports`. It
+    # The verdicts about notifications that were decided at once and have no row of their own: see `reports`. It
     # is null when there are none, which is usual.
     decided = BytesField(null=True)
     # Keyed digest of the signer, for reports on volumes by sender. It is null for requests accepted before the column
@@ -54,7 +54,7 @@ class OpenRequest(RequestFacts):
     """A request that waits for the first attempt of every notification, at most until the reply deadline."""
 
     reply_address = BytesField(null=True)  # where its answer goes, in the bridge's own form
-    reports = BytesField()  # of all its notifications, as far as they are known: see `rules.reports`
+    reports = BytesField()  # of all its notifications, as far as they are known: see `reports`
     names = BytesField()  # the recipients of the reports, for whichever worker answers
 
     class Meta:
@@ -484,7 +484,7 @@ class Attempt(AttemptFacts):
 class Channel(models.Model):
     """One app on one platform that has had a delivery. Operators pause it, and a breaker trips it: see `Halt`."""
 
-    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
+    token_type = models.PositiveSmallIntegerField(choices=messages.token_type_choices)
     app_topic = models.TextField(blank=True)  # empty for Firebase, where it means nothing
     last_success_at = models.DateTimeField()  # exact to the minute
     # The end of its last halt. Earlier sends no longer count for its breaker.
@@ -511,7 +511,7 @@ class Queue(models.Model):
 
     id = models.AutoField(primary_key=True)  # a small number, because every notification carries it
     gateway = models.TextField()
-    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
+    token_type = models.PositiveSmallIntegerField(choices=messages.token_type_choices)
     # The app, as in `Channel`. It is null in the queue shared by all apps that nothing was delivered to yet.
     app_topic = models.TextField(null=True)  # noqa: DJ001 - an empty one is an app, too
     is_proven = models.BooleanField()
@@ -553,7 +553,9 @@ class Halt(models.Model):
 
     kind = models.TextField(choices=Kind.choices)
     gateway = models.TextField(blank=True, default="")  # of an unreachable gateway
-    token_type = models.PositiveSmallIntegerField(choices=token_types.choices, null=True)  # of a paused or tripped app
+    token_type = models.PositiveSmallIntegerField(
+        choices=messages.token_type_choices, null=True
+    )  # of a paused or tripped app
     app_topic = models.TextField(blank=True, default="")  # of a paused or tripped app
     since = models.DateTimeField()
     reason = models.TextField(blank=True)

@@ -6,7 +6,9 @@ which notifies the processes of new ones. So a running process needs no broker.
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import LiteralString, Protocol
 
 import structlog
 from celery import shared_task, signals
@@ -19,9 +21,9 @@ from kit.db.clock import database_now
 from kit.db.partitions import run_for_a_while
 from kit.processes.tasks import WORKER_STOP, MessageTask
 from kit.telemetry import close
-from notifications import bridges, retention
+from notifications import retention
 from notifications.delivery.steps import Delivery
-from notifications.gateways.registry import gateway_for, open_all
+from notifications.gateways import gateway_for, open_all
 
 log = structlog.get_logger(__name__)
 # A process that ends waits this long for its pushes and replies in flight.
@@ -29,6 +31,42 @@ STOP_SECONDS = 8.0
 # The key of a request (16 bytes) outlives the request, so that a recording of it is not carried out again.
 KEYS_KEPT = timedelta(days=90)
 SOFTWARE_ERROR = 70  # sysexits.h
+
+# Bridges, which take requests from senders and return answers to them -------------------------------------------------
+#
+# Delivery imports none of them. Each bridge registers itself under the name that its requests are stored with. Every
+# process that processes batches opens it once. A bridge works in steps: those that take requests run before delivery in
+# a batch, and those that send answers run after it.
+
+
+class Bridge(Protocol):
+    """One way into the server, opened in one process."""
+
+    def intake(self) -> Sequence[Step]:
+        """Return the steps that take requests. They call `acceptance.accept` and pass on its answers.
+
+        After the commit they call `Delivery.accepted` and then `own_buckets().keep`, after a rollback `take_back`.
+        """
+        ...
+
+    def outlet(self) -> Sequence[Step]:
+        """Return the steps that send the answers passed on under the name of this bridge."""
+        ...
+
+
+Open = Callable[[Delivery, Wakeup], Bridge]
+_registered: dict[str, Open] = {}
+# Queries for the pseudonyms and the installation ids of the canaries' registrations, which reports leave out.
+CANARY_PSEUDONYMS: list[LiteralString] = []
+CANARY_INSTALLATIONS: list[LiteralString] = []
+
+
+def register_bridge(name: str, open_it: Open) -> None:
+    """Register a bridge. ``name`` is stored with its requests."""
+    _registered[name] = open_it
+
+
+# Batches --------------------------------------------------------------------------------------------------------------
 
 
 def new_steps(wakeup: Wakeup) -> list[Step]:
@@ -40,7 +78,7 @@ def new_steps(wakeup: Wakeup) -> list[Step]:
     """
     open_all()
     delivery = Delivery(gateway_for, wakeup)
-    opened = bridges.open_all(delivery, wakeup)
+    opened = [open_it(delivery, wakeup) for open_it in _registered.values()]
     intake = [step for bridge in opened for step in bridge.intake()]
     outlet = [step for bridge in opened for step in bridge.outlet()]
     return [*intake, *delivery.steps(), *outlet]

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from django.db import models
 
 from kit.db.fields import BytesField, BytesListField, Uint64Field
-from registrations import token_types
+from registrations import messages
 from registrations.encryption import Purpose, keyring
 from registrations.messages import identity_of
 
@@ -26,7 +26,7 @@ class Route(models.Model):
         DISABLED = "disabled"
 
     gateway = models.TextField()  # the gateway that can read the address, and to which its pushes are sent
-    token_type = models.PositiveSmallIntegerField(choices=token_types.choices)
+    token_type = models.PositiveSmallIntegerField(choices=messages.token_type_choices)
     app_topic = models.TextField(blank=True)
     # The address in the gateway's own format, such as a device token in UTF-8, or an endpoint with keys.
     address_encrypted = BytesField()

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from registrations.messages import RegistrationMessage, TokenType, is_uuid
-from registrations.token_types import has_topic
+from registrations.messages import RegistrationMessage, TokenType, has_topic, is_uuid
 
 # Formats of device tokens. Apple's tokens are bytes in hex: 32 on phones today, 80 in simulators, and Apple asks not to
 # rely on the length. Firebase's tokens have an installation id, a colon, and 134 to 180 characters. Shorter texts are

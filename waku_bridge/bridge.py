@@ -7,10 +7,9 @@ from django.conf import settings
 from kit.batches.batch import Step, Wakeup
 from kit.http import lasting_connections
 from kit.processes import once
-from notifications import bridges
+from notifications import tasks
 from notifications.delivery.steps import Delivery
-from waku_bridge.inbox.journal import InFlightJournal
-from waku_bridge.inbox.steps import InboxIntake
+from waku_bridge.inbox.steps import InboxIntake, InFlightJournal
 from waku_bridge.messages import BRIDGE
 from waku_bridge.node import Nodes, WakuNode
 from waku_bridge.outbound.outbox import reply_steps
@@ -66,5 +65,5 @@ def _journal() -> InFlightJournal:
 
 
 def register() -> None:
-    bridges.register(BRIDGE, open_bridge)
-    bridges.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL")
+    tasks.register_bridge(BRIDGE, open_bridge)
+    tasks.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL")

@@ -1,4 +1,6 @@
-"""The query topics that we read, one per registered key hash: their table, a bridge's copy in memory, and their keys.
+"""The topics that we read: those of our own identities, and the query topics, one per registered key hash.
+
+Of query topics there are a table, a bridge's copy in memory, and their keys.
 
 A registration announces its topic in the transaction that stores it. A reader takes in the announcements after fetching
 a page. So it knows every topic whose registration was answered before the page was fetched.
@@ -11,18 +13,22 @@ longer.
 See docs/reading.md.
 """
 
+import hmac
 import os
 import sys
 import threading
 from array import array
 from bisect import bisect_left, insort_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import cache
 from time import monotonic, thread_time
 
 import psycopg
 import structlog
+from coincurve import PrivateKey
+from django.conf import settings
 from django.db import transaction
 
 from kit.db.base import write
@@ -31,13 +37,75 @@ from registrations import lookup
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import TopicKey
 from registrations.statements import ALL_TOPICS, STILL_USED
-from waku_bridge.codec import topics
-from waku_bridge.identity import own_content_topics
+from waku_bridge.codec import wire
+from waku_bridge.codec.keys import Identity
 from waku_bridge.metrics import QUERY_TOPICS
 
 log = structlog.get_logger(__name__)
 
-# The table -----------------------------------------------------------------------------------------------------------
+# The server's identities ----------------------------------------------------------------------------------------------
+#
+# No other module reads their private keys from the settings. There is one identity, except while the server's key is
+# changed. Then clients of the old and of the new key are served, each by the identity that it addressed. See
+# docs/backup.md, "Changing the server's key".
+
+
+@cache
+def server_identity() -> Identity:
+    """Return the identity that new clients address."""
+    return Identity(PrivateKey(settings.SERVER_PRIVATE_KEY))
+
+
+@cache
+def server_identities() -> tuple[Identity, ...]:
+    """Return all identities that are served. The first is the one that new clients address."""
+    others = (Identity(PrivateKey(key)) for key in settings.OTHER_SERVER_PRIVATE_KEYS)
+    return tuple(dict.fromkeys((server_identity(), *others)))
+
+
+def identity_of(public_key: bytes) -> Identity:
+    """Return the identity with this key (33 bytes).
+
+    For an empty key, or one that was removed from the settings, it is the server's first identity: an answer that
+    another key signed is better than none.
+    """
+    return next((each for each in server_identities() if each.pub33 == public_key), server_identity())
+
+
+def canary_identity() -> Identity:
+    """Return the identity of the canary's client. It is always the same, so that traces of earlier runs are found."""
+    return canary_identities()[0]
+
+
+@cache
+def canary_identities() -> tuple[Identity, ...]:
+    """Return the identities that the canary has had, one for each server key in the settings."""
+    keys = (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)
+    return tuple(Identity(PrivateKey(hmac.digest(key, b"canary identity", "sha256"))) for key in keys)
+
+
+@cache
+def identities_by_topic() -> Mapping[str, tuple[Identity, ...]]:
+    """Return the identities that clients address on each of our own topics.
+
+    Clients send registrations to the personal topic and requests to the partitioned one. The server accepts both on
+    either. Two identities may share a partitioned topic.
+    """
+    by_topic: dict[str, tuple[Identity, ...]] = {}
+    for identity in server_identities():
+        for name in (wire.personal_name(identity.pub33), wire.partitioned_name(identity.pub33)):
+            topic = wire.content_topic(name)
+            by_topic[topic] = (*by_topic.get(topic, ()), identity)
+    return by_topic
+
+
+@cache
+def own_content_topics() -> frozenset[str]:
+    """Return the topics on which clients address the server itself."""
+    return frozenset(identities_by_topic())
+
+
+# The table of query topics --------------------------------------------------------------------------------------------
 
 CHANNEL = "query_topics"
 GONE_CHANNEL = "query_topics_gone"
@@ -48,13 +116,13 @@ def listen_to(public_key_hashes: Iterable[bytes], *, now: datetime) -> None:
 
     Most registrations are refreshes: their topics are in the table, and are not announced again.
     """
-    names = {topics.query_name(public_key_hash) for public_key_hash in public_key_hashes}
+    names = {wire.query_name(public_key_hash) for public_key_hash in public_key_hashes}
     if names and (new := lookup.add_topics({name: _number(name) for name in names}, now=now)):
         _announce(CHANNEL, new)
 
 
 def _number(name: str) -> int:
-    return int.from_bytes(topics.topic(name))
+    return int.from_bytes(wire.topic(name))
 
 
 def _announce(channel: str, changed: Sequence[int]) -> None:
@@ -141,7 +209,7 @@ class QueryTopics:
 
     def __contains__(self, content_topic: object) -> bool:
         """Return whether we read this content topic: one of the server's own, or a query topic."""
-        topic = topics.number(str(content_topic))
+        topic = wire.topic_number(str(content_topic))
         return topic is not None and (topic in self._topics or content_topic in own_content_topics())
 
     def __len__(self) -> int:
@@ -195,7 +263,7 @@ class QueryTopics:
         QUERY_TOPICS.set(len(self._topics))
         self.version += bool(new)
         if new and self._on_new:
-            self._on_new([topics.of_number(topic) for topic in new])
+            self._on_new([wire.topic_of_number(topic) for topic in new])
 
 
 def _announced(notices: Iterable[psycopg.Notify], channel: str) -> list[int]:
@@ -273,7 +341,7 @@ def derive_newest(*, budget: CpuBudget) -> int:
 
 def _rows(content_topics: Iterable[str]) -> tuple[dict[int, str], list[TopicKey]]:
     """Return the content topics by their number, and the names registered on them."""
-    numbered = ((topics.number(content_topic), content_topic) for content_topic in content_topics)
+    numbered = ((wire.topic_number(content_topic), content_topic) for content_topic in content_topics)
     names = {topic: content_topic for topic, content_topic in numbered if topic is not None}
     return names, list(TopicKey.objects.filter(topic__in=names.keys()).order_by("pk")) if names else []
 
@@ -308,7 +376,7 @@ def _derive(rows: Sequence[TopicKey], budget: CpuBudget) -> dict[int, bytes]:
 def _timed_key(name: str) -> tuple[bytes, float]:
     """Return a key and the CPU seconds that it took. PBKDF2 releases the interpreter lock meanwhile."""
     started = thread_time()
-    return topics.symmetric_key(name), thread_time() - started
+    return wire.symmetric_key(name), thread_time() - started
 
 
 def _store(keys: dict[int, bytes]) -> None:

@@ -1,25 +1,28 @@
 """The periodic tasks of Waku: keys of query topics, and removal of old rows."""
 
 import threading
-from datetime import timedelta
-from itertools import count
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import chain, count
 from time import sleep
 
 import structlog
 from celery import shared_task
 from django.conf import settings
-from django.db import Error, connection
+from django.db import Error, connection, transaction
 from kombu.exceptions import OperationalError
 
 from kit.batches.batch import wake
-from kit.db.clock import database_now
-from kit.db.partitions import run_for_a_while
+from kit.db.clock import DAY, database_now
+from kit.db.partitions import WRITTEN_ONCE, DayTable, delete_in_chunks, run_for_a_while
 from kit.db.reasons import reason
 from kit.expiry.models import waiting
 from kit.processes.tasks import MessageTask
-from registrations.retention import remove_tombstones
-from waku_bridge import query_topics, removal
+from notifications.acceptance import acceptance
+from registrations import retention
+from waku_bridge import query_topics
 from waku_bridge.inbox import inbox
+from waku_bridge.models import DeadLetter, EnvelopeFault
 from waku_bridge.query_topics import CpuBudget, derive_newest, urgent_budget
 
 # Limit of the envelopes with a pending key that one run takes up.
@@ -89,16 +92,61 @@ def _is_scheduled() -> bool:
     return True
 
 
+# Removal of old rows, a day at a time, and of registrations that expired ----------------------------------------------
+#
+# The hash of an envelope identifies a copy from another node or from a store. It must be kept longer than any of these
+# keeps the message, so the setting has a minimum.
+
+HASHES = DayTable("waku_bridge_envelopehash", "sent_on", skew_days=1, storage=WRITTEN_ONCE)
+ENVELOPES = DayTable("waku_bridge_endedenvelope", "ended_on", storage=WRITTEN_ONCE)
+REPLIES = DayTable("waku_bridge_endedreply", "ended_on", storage=WRITTEN_ONCE)
+
+
+def remove_old(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Create the partitions of the next days, and remove the rows that are older than ``keep``.
+
+    These are envelopes and replies that ended, faults, dead letters, and the hashes of messages that are refused for
+    their age. Yield how many rows each step removed, as far as that is known.
+    """
+    for table in (HASHES, ENVELOPES, REPLIES):
+        table.make_ahead(now=now)
+    return chain(
+        # They are kept a day longer, because a page may be stored a while after it was read.
+        HASHES.drop_before(now - keep - DAY),
+        ENVELOPES.drop_before(now - keep),
+        REPLIES.drop_before(now - keep),
+        delete_in_chunks(EnvelopeFault.objects.filter(last_seen_at__lt=now - keep).order_by("last_seen_at")),
+        delete_in_chunks(DeadLetter.objects.filter(received_at__lt=now - keep).order_by("received_at")),
+    )
+
+
+def end_unused(*, now: datetime, keep: timedelta) -> Iterator[int]:
+    """Unregister installations that were neither repeated nor reached for ``keep``, and yield the number of each step.
+
+    A client repeats its registration whenever its device, its contacts or its chats change, and a push that arrives
+    proves that the device exists. A registration without either for months is abandoned, or was made up.
+
+    Above a limit, nothing is unregistered until an operator allows it: see `registrations.retention.may_expire`.
+    """
+    if not retention.may_expire(now=now, keep=keep):
+        return
+    for step in retention.walk():
+        with transaction.atomic():
+            expired = retention.expire(step, now=now, keep=keep)
+            acceptance.withdraw(expired, now=now)
+        yield len(expired)
+
+
 @shared_task(base=MessageTask, autoretry_for=())  # not repeated, because the next one comes in some hours
 def expire_registrations() -> None:
     """Walk through all registrations once. End those that expired, and remove old tombstones and unused topics."""
     now = database_now()
-    expired = sum(removal.expire(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
+    expired = sum(end_unused(now=now, keep=timedelta(days=settings.REGISTRATION_EXPIRY_DAYS)))
     if waiting("registrations"):
         return  # the clock may be wrong, and without tombstones a replay of old registrations would be accepted
     removed = {
         "expired": expired,
-        "tombstones": sum(remove_tombstones(now=now, keep=KEEP_TOMBSTONES)),
+        "tombstones": sum(retention.remove_tombstones(now=now, keep=KEEP_TOMBSTONES)),
         "query_topics": sum(query_topics.stop_listening_to_nobody()),
     }
     if any(removed.values()):
@@ -109,5 +157,5 @@ def expire_registrations() -> None:
 def purge() -> None:
     """Remove rows that are older than the settings promise. The next run goes on where the time limit ends this one."""
     keep = timedelta(days=settings.ENVELOPE_RETENTION_DAYS)
-    if removed := run_for_a_while(removal.purge(now=database_now(), keep=keep)):
+    if removed := run_for_a_while(remove_old(now=database_now(), keep=keep)):
         log.info("purged", envelopes=removed)

@@ -6,7 +6,7 @@ class XmppBridgeConfig(AppConfig):
     verbose_name = "XMPP"
 
     def ready(self) -> None:
-        from notifications import bridges  # noqa: PLC0415 - possible once apps are loaded
+        from notifications import tasks  # noqa: PLC0415 - possible once apps are loaded
 
-        bridges.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM xmpp_bridge_canaryrun WHERE pseudonym IS NOT NULL")
-        bridges.CANARY_INSTALLATIONS.append("SELECT device::text FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL")
+        tasks.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM xmpp_bridge_canaryrun WHERE pseudonym IS NOT NULL")
+        tasks.CANARY_INSTALLATIONS.append("SELECT device::text FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL")

@@ -17,7 +17,7 @@ from django.db import transaction
 from kit.db.base import fetch, write
 from kit.telemetry import Role, count, step
 from notifications.acceptance import storing
-from notifications.acceptance.limits import Beyond, count_beyond
+from notifications.acceptance.storing import Beyond, count_beyond
 from notifications.messages import ChannelKey, Grade, channel_key
 from notifications.queues.capacity import own_admission
 from notifications.queues.claim import Claim

@@ -19,7 +19,7 @@ from aiohttp import web
 from embedded.dev_server import Switches
 from embedded.node.store import Archive
 from embedded.node.wire import message_fields
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.messages import WakuMessage
 
 RELAY_CACHE_CAPACITY = 50

@@ -17,7 +17,7 @@ from embedded.dev_server import add_faults, cut, json_reply
 from embedded.node.node import NODE, Node, Settings
 from embedded.node.store import QueryRefusedError
 from embedded.node.wire import InvalidRequestError, is_static_shard, message_fields, read_message, read_query, write_enr
-from waku_bridge.codec.topics import serialize
+from waku_bridge.codec.wire import serialize_message
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 ACCEPTED_TYPES = ("application/json", "text/plain")
@@ -132,7 +132,7 @@ async def publish(request: web.Request) -> web.Response:
     if topic not in node.ring.topics:
         raise InvalidRequestError(f"Failed to publish: Node not subscribed to topic: {topic[:100]}")
     message = read_message(await _read_json(request), now_ns=node.clock_ns())
-    if len(serialize(message)) > (limit := node.settings.max_message_bytes):
+    if len(serialize_message(message)) > (limit := node.settings.max_message_bytes):
         raise InvalidRequestError(f"Failed to publish: Message size exceeded maximum of {limit} bytes")
     node.publish(topic, message)
     return cut(request) if node.faults.strikes("cut_after_publish") else web.Response(text="OK")

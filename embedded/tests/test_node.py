@@ -21,7 +21,7 @@ from embedded.node.node import Ring, Settings
 from embedded.node.server import create_app
 from embedded.node.store import Archive
 from embedded.node.wire import StoreQuery
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.messages import WakuMessage
 
 SHARD, OTHER, TOPIC = "/waku/2/rs/16/32", "/waku/2/rs/16/64", "/waku/1/0x75b8b8f6/rfc26"

@@ -17,17 +17,17 @@ from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import Bucket, own_buckets
 from kit.db.base import Rows, Statement, fetch_each
 from kit.telemetry import count
-from notifications import metrics
+from notifications import metrics, reports
 from notifications.acceptance import statements, storing
-from notifications.acceptance.limits import (
+from notifications.acceptance.storing import (
     APART_LIMITS,
     EFFECTS,
     Beyond,
+    Known,
     count_beyond,
     find_wake_ups,
     leave_out_oldest,
 )
-from notifications.acceptance.storing import Known
 from notifications.messages import (
     APART,
     Answer,
@@ -41,15 +41,13 @@ from notifications.messages import (
     channel_key,
 )
 from notifications.models import Notification
+from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
 from notifications.queues.claim import NO_SLOT, NOTED_FOR, NOWHERE, Claim, open_address
 from notifications.queues.ending import end
 from notifications.queues.queues import Queues
-from notifications.rules import reports
-from notifications.rules.deadlines import expires_at, reply_due_at, stands_for_others_until
-from notifications.rules.policy import Recipient, Verdict, Wish, evaluate, wish_against
-from notifications.rules.reports import Errors, Request
+from notifications.reports import Errors, Request, expires_at, reply_due_at, stands_for_others_until
 from registrations.encryption import Purpose, keyring
 from registrations.messages import InstallationKey
 from registrations.models import Route
@@ -153,7 +151,7 @@ class _Draft:
 
     @property
     def report(self) -> int:
-        """Return the byte of its report, see `rules.reports`."""
+        """Return the byte of its report, see `reports`."""
         if self.is_silent:
             return reports.SILENT
         return reports.MISSING if self.error is None else 1 + self.error

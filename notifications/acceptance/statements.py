@@ -14,7 +14,7 @@ from notifications.models import (
     RefusedRequest,
 )
 from notifications.queues.ending import WAITS, ending
-from notifications.rules.reports import BYTES_EACH
+from notifications.reports import BYTES_EACH
 from registrations.models import Registration, Route
 
 State = Notification.State

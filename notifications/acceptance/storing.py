@@ -1,5 +1,7 @@
 """Storage of requests: one statement inserts requests with their notifications, claimed or not, and their keys.
 
+Also here: the limits of pushes, and what is counted and left out beyond them.
+
     a sender's request ──▶ `acceptance` decides about each notification ──┐
                                                                          ├──▶ `store` ──▶ one INSERT
     a push of a bridge that verified its sender itself ──▶ `store_pushes` ┘
@@ -14,22 +16,24 @@ PostgreSQL notifies the workers, which send the pushes.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from kit.batches.batch import wake as wake_workers
+from kit.buckets.bucket import BucketLimits, Limit
 from kit.db.base import Rows, Statement, fetch, write, write_rows
 from kit.db.clock import day_of, first_day, with_days
 from kit.telemetry import count
 from notifications import metrics
 from notifications.acceptance import statements
-from notifications.models import EndedNotification, Notification
+from notifications.messages import APART, Effect, PushLimit
+from notifications.models import DecidedAtOnce, EndedNotification, Notification
+from notifications.policy import Verdict
 from notifications.queues.claim import Claim
-from notifications.rules.deadlines import lease_until
-from notifications.rules.policy import Verdict
-from notifications.rules.reports import REPORT_ERRORS, SUCCESS, Errors, Request, errors_decided, errors_of
+from notifications.reports import REPORT_ERRORS, SUCCESS, Errors, Request, errors_decided, errors_of, lease_until
 from registrations.encryption import Purpose, keyring
 
 # Length of the key of a request that may be repeated. Those of `store_pushes` are longer, and never repeat.
@@ -222,3 +226,73 @@ def store_pushes(bridge: str, pushes: Sequence[tuple[Claim, bytes]], *, now: dat
 def prolong(expiries: Sequence[tuple[int, datetime]]) -> None:
     """Extend the lives of waiting notifications, because they stand for later pushes, too."""
     write_rows(statements.PROLONG, ("ids", "expiries"), expiries)
+
+
+# The limits of pushes, and the counter of pushes beyond them ----------------------------------------------------------
+#
+# The counter has a row for each installation and UTC day, and one for all installations in each minute. Each session of
+# the database has rows of its own, so that no batch waits for another one.
+
+# Limits of one address for the types in `APART`. Other notifications do not use them up.
+APART_LIMITS: BucketLimits = (Limit(30, 10.0), Limit(600, 3600.0))
+# The effect of a limit, by the verdict on the push beyond it.
+EFFECTS = {
+    Verdict.COALESCED: Effect.MERGED,
+    Verdict.DELIVER: Effect.SHORTENED,
+    Verdict.OVERLOADED: Effect.REFUSED,
+}
+
+
+class Beyond(NamedTuple):
+    """A push beyond a limit. ``limit`` is a `PushLimit`, or the name of a limit of a bridge.
+
+    Without an ``installation_id`` the installation is not known, and the push counts for all together only.
+    """
+
+    public_key_hash: bytes
+    installation_id: str
+    effect: Effect
+    limit: str
+
+
+def count_beyond(pushes: Iterable[Beyond], *, now: datetime) -> None:
+    """Count pushes beyond a limit, in the caller's transaction."""
+    minute = now.astimezone(UTC).replace(second=0, microsecond=0)
+    day = minute.replace(hour=0, minute=0)
+    rows: Counter[tuple[bytes, str, datetime, str, str]] = Counter()
+    for key_hash, name, effect, limit in pushes:
+        rows[b"", "", minute, str(effect), str(limit)] += 1
+        if name:
+            rows[key_hash[: DecidedAtOnce.RECIPIENT_BYTES], name, day, str(effect), str(limit)] += 1
+    if rows:
+        names = ("recipients", "installations", "begins", "effects", "limits")
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        write(statements.COUNT_BEYOND, {**columns, "counts": list(rows.values())})
+        count(
+            metrics.BEYOND_LIMITS, {(effect, limit): n for (_, name, _, effect, limit), n in rows.items() if not name}
+        )
+
+
+# Pushes that wait for one address -------------------------------------------------------------------------------------
+#
+# A push makes the phone fetch everything that waits for it, so the newest pushes that wait for an address are enough.
+# When a new one exceeds their limit, the oldest is left out, because it would expire first.
+
+
+def find_wake_ups(route_ids: Collection[int], *, still_at: datetime) -> set[tuple[int, bool]]:
+    """Return the routes with a waiting wake-up that does not expire before ``still_at``.
+
+    The second item says whether the wake-up is for the types in `APART`.
+    """
+    rows = fetch(statements.FIND_WAKE_UPS, {"routes": list(route_ids), "still_at": still_at})
+    return {(route_id, type_ in APART) for route_id, type_ in rows}
+
+
+def leave_out_oldest(route_ids: Collection[int], *, limit: int, now: datetime) -> None:
+    """Coalesce the oldest notifications of these routes, until ``limit`` of each wait."""
+    if not route_ids:
+        return
+    values = {"routes": list(route_ids), "limit": limit, "now": now, "today": day_of(now)}
+    left_out = fetch(statements.LEAVE_OUT_OLDEST, values)
+    count(metrics.FINISHED, {(Notification.State.COALESCED,): len(left_out)})
+    count_beyond((Beyond(key_hash, name, Effect.MERGED, PushLimit.WAITING) for key_hash, name in left_out), now=now)

@@ -23,12 +23,7 @@ from kit.telemetry import count, count_returned, observe
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification
-from notifications.queues import breakers, halts, queues
-from notifications.queues.claim import Claim, Done
-from notifications.queues.ending import ending
-from notifications.queues.halts import TRIED_FOR, Reach
-from notifications.queues.queues import Queues
-from notifications.rules.policy import (
+from notifications.policy import (
     UNPROVEN_FAILURES,
     is_answer,
     is_contact,
@@ -36,9 +31,14 @@ from notifications.rules.policy import (
     may_help_to_drop_payload,
     retry_seconds,
 )
-from registrations import routes
+from notifications.queues import breakers, halts, queues
+from notifications.queues.claim import Claim, Done
+from notifications.queues.ending import ending
+from notifications.queues.halts import TRIED_FOR, Reach
+from notifications.queues.queues import Queues
+from registrations import lookup
+from registrations.messages import platform_of
 from registrations.models import Route
-from registrations.token_types import platform_of
 
 log = structlog.get_logger(__name__)
 State = Notification.State
@@ -224,9 +224,9 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
     }
     failed_ids = {claim.route_id for claim in failed} | {claim.route_id for claim, _ in dead}
     if failed_ids:
-        routes.lock_in_order(reached.keys() | failed_ids)
+        lookup.lock_in_order(reached.keys() | failed_ids)
     if reached:
-        routes.note_delivered(reached, now=now)
+        lookup.note_delivered(reached, now=now)
     for channel in sorted({claim.channel for claim in failed}):
         breakers.note_failure(
             [claim.route_id for claim in failed if claim.channel == channel],

@@ -1,6 +1,6 @@
 """Settling of requests: one is answered when no report of it is missing any more, or else at its deadline.
 
-The reports stand in the row of the request, one byte for each position (`rules.reports`). The first result of a
+The reports stand in the row of the request, one byte for each position (`notifications.reports`). The first result of a
 notification sets its byte, and so does a silence, so whatever is recorded twice counts once. What ends without an
 attempt leaves its byte missing until the deadline.
 
@@ -20,9 +20,8 @@ from notifications.delivery.recording import Change
 from notifications.messages import Answer
 from notifications.metrics import ANSWER_SECONDS
 from notifications.models import REQUEST, Notification
-from notifications.rules.deadlines import IS_OVERDUE
-from notifications.rules.policy import report_error
-from notifications.rules.reports import MISSING, SILENT, SUCCESS, TRIED, Request, as_answered
+from notifications.policy import report_error
+from notifications.reports import IS_OVERDUE, MISSING, SILENT, SUCCESS, TRIED, Request, as_answered
 from registrations.models import Route
 
 OVERDUE: LiteralString = f"""

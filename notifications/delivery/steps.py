@@ -22,15 +22,14 @@ from kit.db.clock import clock
 from kit.telemetry import Role, count, note, step
 from notifications.delivery import recording, settling
 from notifications.delivery.silence import FirstAttempts, began
-from notifications.gateways.registry import Gateway
+from notifications.gateways import Gateway
 from notifications.messages import FAILURES, TIMEOUT, Answer, Outcome, Result
 from notifications.metrics import LEFT_BEHIND
+from notifications.policy import GATEWAY_FAILED
 from notifications.queues import queues
 from notifications.queues.capacity import UNCOUNTED, ConcurrencyLimits, Counts, Part
 from notifications.queues.claim import Claim, Claimed, Done, claim, close_expired, postpone
-from notifications.rules.deadlines import GRACE
-from notifications.rules.policy import GATEWAY_FAILED
-from notifications.rules.reports import Request
+from notifications.reports import GRACE, Request
 
 log = structlog.get_logger(__name__)
 

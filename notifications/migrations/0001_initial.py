@@ -5,7 +5,7 @@ import django.contrib.postgres.indexes
 import django.core.validators
 import django.db.models.deletion
 import kit.db.fields
-import registrations.token_types
+import registrations.messages
 from django.db import migrations, models
 
 
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
             name='Channel',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.messages.token_type_choices)),
                 ('app_topic', models.TextField(blank=True)),
                 ('last_success_at', models.DateTimeField()),
                 ('judged_from', models.DateTimeField(null=True)),
@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kind', models.TextField(choices=[('drained', 'Drained'), ('unreachable', 'Unreachable'), ('paused', 'Paused'), ('tripped', 'Tripped')])),
                 ('gateway', models.TextField(blank=True, default='')),
-                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices, null=True)),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.messages.token_type_choices, null=True)),
                 ('app_topic', models.TextField(blank=True, default='')),
                 ('since', models.DateTimeField()),
                 ('reason', models.TextField(blank=True)),
@@ -143,7 +143,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.AutoField(primary_key=True, serialize=False)),
                 ('gateway', models.TextField()),
-                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.messages.token_type_choices)),
                 ('app_topic', models.TextField(null=True)),
                 ('is_proven', models.BooleanField()),
                 ('waiting_count', models.PositiveBigIntegerField(db_default=0, default=0)),

@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-import registrations.token_types
+import registrations.messages
 
 
 class Migration(migrations.Migration):
@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("gateway", models.TextField(blank=True, default="")),
-                ("token_type", models.PositiveSmallIntegerField(choices=registrations.token_types.choices, null=True)),
+                ("token_type", models.PositiveSmallIntegerField(choices=registrations.messages.token_type_choices, null=True)),
                 ("app_topic", models.TextField(blank=True, default="")),
                 ("since", models.DateTimeField()),
                 ("reason", models.TextField(blank=True)),

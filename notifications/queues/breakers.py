@@ -28,10 +28,10 @@ from kit.db.base import fetch, table
 from kit.telemetry import count
 from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, ChannelKey, Outcome, Result
 from notifications.metrics import ROUTES_DISABLED
+from notifications.policy import delivers_nothing, is_dying
 from notifications.queues import halts, queues
 from notifications.queues.claim import Claim
 from notifications.queues.queues import Queues
-from notifications.rules.policy import delivers_nothing, is_dying
 from registrations.models import RegistrationEvent, Route
 
 log = structlog.get_logger(__name__)

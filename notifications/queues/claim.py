@@ -21,12 +21,12 @@ from kit.telemetry import count, is_on
 from notifications.messages import Outcome, Push, QueueKey, Result, channel_key
 from notifications.metrics import LEFT_BEHIND
 from notifications.models import Halt, Notification
+from notifications.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
 from notifications.queues import halts, queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
 from notifications.queues.ending import end
 from notifications.queues.queues import DUE, EXPIRED, UNSORTED, Queues
-from notifications.rules.deadlines import lease_until
-from notifications.rules.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
+from notifications.reports import lease_until
 from registrations.encryption import DecryptionError, Purpose, keyring
 from registrations.models import Route
 

@@ -24,12 +24,12 @@ from django.conf import settings
 from kit.batches.batch import wake as wake_workers
 from kit.db.base import fetch, write
 from kit.telemetry import count
-from notifications.gateways import registry
+from notifications import gateways
 from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt, Notification
-from notifications.rules.policy import GATEWAY_FAILED
-from registrations.token_types import platform_of
+from notifications.policy import GATEWAY_FAILED
+from registrations.messages import platform_of
 
 log = structlog.get_logger(__name__)
 Kind = Halt.Kind
@@ -166,7 +166,7 @@ class Reach:
         self._since[gateway] = now
         name = f"process {os.getpid()} on {socket.gethostname()}"
         # In a thread, because a host without a way to the gateway may have none to Redis, and no batch waits for it.
-        Thread(target=registry.CUT_OFF.save, args=[name, gateway], daemon=True).start()
+        Thread(target=gateways.CUT_OFF.save, args=[name, gateway], daemon=True).start()
 
     def note_try(self, gateway: str, *, now: datetime) -> None:
         """Note that a push is sent to find out whether the gateway can be reached again."""

@@ -12,12 +12,12 @@ from django.db import OperationalError, transaction
 from kit.db.partitions import UNDER_WAY
 from notifications.delivery import settling
 from notifications.delivery.recording import FINISHED_BY
-from notifications.gateways.registry import gateway_for
+from notifications.gateways import gateway_for
 from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification, OpenRequest
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
-from notifications.rules.reports import MISSING
+from notifications.reports import MISSING
 from registrations.encryption import Keyring, Purpose
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import (

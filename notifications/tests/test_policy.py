@@ -18,7 +18,7 @@ from notifications.messages import (
     ReportError,
     Result,
 )
-from notifications.rules.policy import (
+from notifications.policy import (
     CONFIG_RETRY_SECONDS,
     GATEWAY_FAILED,
     MAX_RETRY_SECONDS,

@@ -17,7 +17,7 @@ from kit.db import base
 from pushserver import fitting
 from registrations.encryption import keyring
 from tests.rig import rows
-from waku_bridge.identity import server_identity
+from waku_bridge.query_topics import server_identity
 from xmpp_bridge.identity import client_keys
 
 pytestmark = pytest.mark.django_db

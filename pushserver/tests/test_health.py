@@ -24,7 +24,7 @@ from embedded.servers.ports import free_port
 from embedded.servers.postgres import SOCKET_NAME, EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from kit.processes.starting import OWN_FAULT
-from notifications.gateways.registry import CUT_OFF
+from notifications.gateways import CUT_OFF
 from notifications.queues import halts
 from pushserver.celery import HEARTBEAT_KEY, begin_when_fit
 from pushserver.console.canary.waku import canary
@@ -48,7 +48,7 @@ from tests.rig.logs import capture_logs
 from tests.rig.peers import serve_gorush
 from tests.rig.postgres import SilentProxy
 from tests.rig.statements import a_batch_worker, a_bridge
-from waku_bridge.identity import server_identities, server_identity
+from waku_bridge.query_topics import server_identities, server_identity
 from waku_bridge.reading.live import LAST_READ, LastRead
 from xmpp_bridge import component
 

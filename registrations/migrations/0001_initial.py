@@ -3,7 +3,7 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import kit.db.fields
-import registrations.token_types
+import registrations.messages
 import uuid
 from django.db import migrations, models
 
@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('gateway', models.TextField()),
-                ('token_type', models.PositiveSmallIntegerField(choices=registrations.token_types.choices)),
+                ('token_type', models.PositiveSmallIntegerField(choices=registrations.messages.token_type_choices)),
                 ('app_topic', models.TextField(blank=True)),
                 ('address_encrypted', kit.db.fields.BytesField()),
                 ('address_digest', kit.db.fields.BytesField()),

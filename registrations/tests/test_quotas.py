@@ -12,9 +12,9 @@ from django.db import connection, transaction
 
 from kit.buckets.shared import Share, SharedBuckets
 from registrations import quotas, registering
+from registrations.lookup import note_delivered
 from registrations.models import Grant, Registration, RegistrationEvent, Route
 from registrations.registering import Submission
-from registrations.routes import note_delivered
 from registrations.rules import PROVEN_PER_ADDRESS, Acceptance, Refusal
 from registrations.tests.test_registering import MESSAGE, NOW
 from tests.rig.statements import at_once, other_session, statements

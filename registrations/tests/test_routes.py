@@ -3,9 +3,9 @@
 import pytest
 from django.utils import timezone
 
+from registrations.lookup import find_proven_addresses, find_proven_keys
 from registrations.messages import Named
 from registrations.models import Registration, Route
-from registrations.routes import find_proven_addresses, find_proven_keys
 from tests.rig import rows
 
 pytestmark = pytest.mark.django_db

@@ -17,19 +17,19 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
 from kit.db.base import table
-from notifications.bridges import CANARY_INSTALLATIONS, CANARY_PSEUDONYMS
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
-from notifications.rules.policy import Verdict
-from notifications.rules.reports import BYTES_EACH, REPORTS, VERDICTS
+from notifications.policy import Verdict
+from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
+from notifications.tasks import CANARY_INSTALLATIONS, CANARY_PSEUDONYMS
+from registrations.messages import sql_platform, sql_with_topic
 from registrations.models import RegistrationEvent, Route
-from registrations.token_types import sql_platform, sql_with_topic
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS
 from spark_reports.nights.closing import CLOSED_AFTER
 from waku_bridge import models as waku
-from waku_bridge.identity import canary_identities
 from waku_bridge.messages import MessageType
+from waku_bridge.query_topics import canary_identities
 
 # `report_keys`, a temporary table of one row: `outer_key`, and a prefix per subject.
 Kind = RegistrationEvent.Kind

@@ -13,8 +13,8 @@ from django.db import transaction
 from notifications.gateways.gorush.models import UnknownGatewayError
 from notifications.messages import Outcome
 from notifications.models import Notification, NotificationRequest
-from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import CODES, Decided, pack
+from notifications.policy import Verdict, Wish
+from notifications.reports import CODES, Decided, pack
 from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
 from tests.rig.rows import (

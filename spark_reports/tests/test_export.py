@@ -28,8 +28,8 @@ from kit.db.base import REPORTS
 from notifications import retention
 from notifications.gateways.gorush.errors import seed_rules
 from notifications.models import RefusedRequest
-from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import Decided, pack
+from notifications.policy import Verdict, Wish
+from notifications.reports import Decided, pack
 from pushserver.console.xmpp.operator_actions import command as xmpp_command
 from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
@@ -61,7 +61,7 @@ from tests.rig.rows import (
     make_xmpp_app,
     make_xmpp_canary_run,
 )
-from waku_bridge.identity import canary_identities
+from waku_bridge.query_topics import canary_identities
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))

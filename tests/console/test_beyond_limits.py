@@ -14,7 +14,7 @@ from django.utils import timezone
 from kit.buckets.bucket import Limit
 from notifications import retention
 from notifications.acceptance import acceptance
-from notifications.acceptance.limits import Beyond, count_beyond
+from notifications.acceptance.storing import Beyond, count_beyond
 from notifications.messages import Effect, NotificationType, PushLimit
 from notifications.models import BeyondLimit, Notification
 from notifications.queues import halts

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Channel, Halt, Notification
-from notifications.rules.policy import Verdict, Wish
+from notifications.policy import Verdict, Wish
 from pushserver.console.pages import labels
 from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.pages.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES

@@ -29,9 +29,9 @@ from notifications.models import (
     OpenNotification,
     Queue,
 )
+from notifications.policy import Verdict, Wish
 from notifications.queues import halts
-from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import Decided, pack
+from notifications.reports import Decided, pack
 from pushserver.console.gorush.loading import load_seed
 from pushserver.console.notifications.admin import request_timeline_url
 from pushserver.console.pages import labels
@@ -327,7 +327,7 @@ def test_the_first_line_of_a_request_shows_why_nothing_was_sent(admin_client: Cl
     assert line.endswith("It brought 1 notification with a timeline of its own.")
 
 
-# What was decided at once, on the page of the user -------------------------------------------------------------------
+# What was decided at once, on the page of the user --------------------------------------------------------------------
 MUTED, CHOSEN, BLOCKED = b"m" * 64, b"c" * 64, b"b" * 64
 SECRETS = (TOKEN, "device-token", "an-outdated-token", MUTED.hex(), BLOCKED.hex(), b"ciphertext".hex(), "ciphertext")
 
@@ -378,7 +378,7 @@ def test_a_request_of_a_hundred_pushes_costs_one_row_for_each_decision_about_a_r
     assert {found for found, _ in decisions_shown(admin_client)} == {"wrong_token", "not_registered", "suppressed"}
 
 
-# Halts and actions of staff ------------------------------------------------------------------------------------------
+# Halts and actions of staff -------------------------------------------------------------------------------------------
 
 
 def staffed(row: Model, message: str, *, minutes: float) -> None:

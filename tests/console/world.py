@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from notifications.acceptance.limits import Beyond, count_beyond
+from notifications.acceptance.storing import Beyond, count_beyond
 from notifications.messages import Effect, PushLimit
 from notifications.models import EndedAttempt, Notification
-from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import Decided
+from notifications.policy import Verdict, Wish
+from notifications.reports import Decided
 from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES

@@ -49,7 +49,7 @@ from tests.rig.conversation import (
 )
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import delete_all, firebase_token
-from waku_bridge import identity
+from waku_bridge import query_topics
 from waku_bridge.client.core import new_identity
 from waku_bridge.codec.keys import Identity, chat_key, sign_grant, verify_grant
 from waku_bridge.messages import (
@@ -85,8 +85,14 @@ OLD, NEW = (Identity(PrivateKey(bytes([number]) * 32)) for number in (0x21, 0x22
 ALICE, BOB = CONTACT, SENDER
 OTHER_TOKEN = "c0ffee00-0000-4000-8000-000000000002"
 CACHED = (
-    *(keyring, client_keys, identity.server_identity, identity.server_identities, identity.identities_by_topic),
-    *(identity.own_content_topics, identity.canary_identities),
+    *(
+        keyring,
+        client_keys,
+        query_topics.server_identity,
+        query_topics.server_identities,
+        query_topics.identities_by_topic,
+    ),
+    *(query_topics.own_content_topics, query_topics.canary_identities),
 )
 Start = Callable[..., Any]
 

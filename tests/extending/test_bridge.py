@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from kit.batches.batch import Batch, Step, Wakeup, Work
 from kit.buckets.shared import own_buckets
-from notifications import bridges
+from notifications import tasks
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Accepted, Incoming
 from notifications.delivery.steps import Delivery
@@ -84,8 +84,8 @@ class Outlet(Step):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(bridges, "_registered", {})  # without the Waku bridge
-        bridges.register(NAME, TestBridge)
+        patch.setattr(tasks, "_registered", {})  # without the Waku bridge
+        tasks.register_bridge(NAME, TestBridge)
         yield
 
 
@@ -94,7 +94,7 @@ class Post(DeliveryProcess):
 
     def __init__(self) -> None:
         super().__init__()
-        [open_it] = bridges._registered.values()
+        [open_it] = tasks._registered.values()
         self.open(open_it)
 
 

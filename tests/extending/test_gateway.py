@@ -11,12 +11,12 @@ from django.test import Client
 from django.utils import timezone
 
 from kit.db.base import fetch
-from notifications.gateways import registry
+from notifications import gateways
 from notifications.models import Attempt
 from pushserver.console import parts as operations
 from pushserver.console.health.history import traffic
 from pushserver.models import Count
-from registrations import registering, token_types
+from registrations import messages, registering
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import Refusal, check_device_token, check_token_type
@@ -45,12 +45,12 @@ SERVER = (
 def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
     """The gateway, with its two apps in INSTALLED_APPS."""
     for registered in (
-        *((registry, "_openers"), (token_types, "_kinds")),
+        *((gateways, "_openers"), (messages, "_kinds")),
         *((operations, "_registered"), (operations, "_loaded")),
     ):
         monkeypatch.setattr(*registered, dict(getattr(*registered)))
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push", "tests.extending.web_push.console"]
-    opened = registry.gateway_for(NAME)
+    opened = gateways.gateway_for(NAME)
     assert isinstance(opened, WebPushGateway)
     return opened
 
@@ -76,7 +76,7 @@ def register(endpoint: str = ENDPOINT, *, version: int = 1, gateway: str = NAME)
 def test_the_new_gateway_takes_the_pushes_of_its_routes(gateway: WebPushGateway) -> None:
     notification = make_due(route=register(), message=b"ciphertext")
 
-    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
+    DeliveryProcess(gateways=gateways.gateway_for).process_backlog()
 
     assert gateway.sent == [(Subscription(ENDPOINT, "key", "secret"), b"ciphertext")]
     assert fresh(notification).state == "delivered"
@@ -92,7 +92,7 @@ def test_an_address_that_is_faulty_or_gone_is_not_sent_to_again(
 ) -> None:
     notification = make_due(route=register(endpoint))
 
-    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
+    DeliveryProcess(gateways=gateways.gateway_for).process_backlog()
 
     assert (len(gateway.sent), fresh(notification).state, Attempt.objects.get().code) == (sent, "dead_token", code)
     assert (fresh(notification.route).state, fresh(notification.route).disabled_reason) == ("disabled", code)
@@ -113,7 +113,7 @@ def test_the_same_address_at_another_gateway_is_another_one() -> None:
 @pytest.mark.usefixtures("gateway")
 def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> None:
     notification = make_due(route=register(f"{ENDPOINT}/gone"))
-    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
+    DeliveryProcess(gateways=gateways.gateway_for).process_backlog()
 
     board = admin_client.get("/admin/").content.decode()
     timeline = admin_client.get(f"/admin/timelines/{notification.pk}/").content.decode()
@@ -129,7 +129,7 @@ def test_operators_see_the_new_gateway_like_any_other(admin_client: Client) -> N
 @pytest.mark.usefixtures("gateway")
 def test_traffic_and_reports_name_the_platform_of_the_new_gateway() -> None:
     make_due(route=register(), at=timezone.now())
-    DeliveryProcess(gateways=registry.gateway_for).process_backlog()
+    DeliveryProcess(gateways=gateways.gateway_for).process_backlog()
     started_at = Attempt.objects.get().started_at
     minute = started_at.replace(second=0, microsecond=0)
 

@@ -34,7 +34,7 @@ from tests.rig.conversation import CLIENT, EPHEMERAL, TOKEN, UUID, anybody, push
 from tests.rig.delivering import Process, SilentGateway, prove
 from tests.rig.rows import make_registration
 from tests.rig.statements import before_each_statement
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.messages import PushResponse
 from waku_bridge.models import InboundEnvelope, OutboundReply
 from waku_bridge.outbound import outbox

@@ -14,8 +14,8 @@ from tests.rig.network import APP_TOPIC, Network, android, iphone, new_identity,
 from tests.rig.server import Fleet
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.session import NoAnswer
-from waku_bridge.codec.bodies import MAX_BODY_BYTES
 from waku_bridge.codec.keys import author_hash
+from waku_bridge.codec.wire import MAX_BODY_BYTES
 from waku_bridge.messages import MessageType
 
 CIPHERTEXT = b"what only the phone can read"

@@ -39,8 +39,8 @@ from tests.rig.server import OF_FLOWS, Fleet, NewFleet, log_in, served, wait_for
 from waku_bridge.client.events import Destination
 from waku_bridge.client.state import Preferences
 from waku_bridge.codec.keys import chat_key
-from waku_bridge.identity import canary_identity, server_identity
 from waku_bridge.messages import WakuMessage
+from waku_bridge.query_topics import canary_identity, server_identity
 
 PASSWORD, METRICS_TOKEN = secrets.token_urlsafe(20), secrets.token_urlsafe(20)
 # Spans of a request, in order, from the bridge, the worker's batches and its event loop.

@@ -18,7 +18,7 @@ from notifications.acceptance import acceptance
 from notifications.messages import ChannelKey, PushNotification, ReportError
 from notifications.models import NotificationRequest
 from notifications.queues import halts
-from notifications.rules.deadlines import GRACE
+from notifications.reports import GRACE
 from registrations.messages import TokenType
 from tests.rig.conversation import CLIENT, OUTSIDER, anybody, push, registration, replies_to, request, say
 from tests.rig.delivering import Gate, Process, RecordingGateway

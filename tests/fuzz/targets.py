@@ -20,7 +20,7 @@ from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
 from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client import access_tokens
-from waku_bridge.codec import bodies, envelope, sealing
+from waku_bridge.codec import envelope, keys, wire
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, parse_public_key, recover
 from waku_bridge.dialect import NodeError
@@ -36,14 +36,14 @@ TOPIC_KEY = b"\x07" * 32
 SHARD = "/waku/2/rs/16/32"
 KINDS = [MessageType.REGISTRATION, *sorted(set(MessageType) - {MessageType.REGISTRATION})]
 CODEC: tuple[Callable[[bytes], Any], ...] = (
-    bodies.parse_registration,
-    *(partial(bodies.parse, each) for each in KINDS[1:]),
-    sealing.parse_frame,
+    wire.parse_registration,
+    *(partial(wire.parse, each) for each in KINDS[1:]),
+    keys.parse_frame,
     envelope.open_signed,
     parse_public_key,
     lambda data: recover(data, b"signed"),
-    lambda data: sealing.unseal_to_key(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
-    lambda data: sealing.unseal_on_topic(data, TOPIC_KEY),
+    lambda data: keys.unseal_to_key(b"\4" + data.ljust(112, b"\1"), SERVER.private_key),
+    lambda data: keys.unseal_on_topic(data, TOPIC_KEY),
     lambda data: envelope.decode(data, [SERVER, TOPIC_KEY], SERVER),
     lambda data: parse_chat_key(data.decode(errors="replace")),
     lambda data: access_tokens.find_access_token([data], SERVER.private_key, SERVER.pub33),
@@ -58,7 +58,7 @@ def codec(data: bytes) -> None:
     except CodecError:
         return
     if number < len(KINDS):
-        kind, written = bodies.serialize(found)
+        kind, written = wire.serialize(found)
         assert (kind, CODEC[number](written)) == (KINDS[number], found)
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.interop.nodes import Nodes, Pair, drained, new_message, received, say
 from tests.rig.peers import ask
 from tests.rig.server import PUBSUB_TOPIC, wait_until
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.dialect import NodeError, NotSubscribed, from_json, to_json
 from waku_bridge.node import WakuNode
 

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MUTMUT = Path(sys.executable).with_name("mutmut")
 # Modules that are mutated together, those of them that are not, and the tests that may notice the mutants.
-MESSAGES = ["waku_bridge/codec/bodies.py", "waku_bridge/codec/envelope.py"]
+MESSAGES = ["waku_bridge/codec/wire.py", "waku_bridge/codec/envelope.py"]
 PARTS = {
     "waku_bridge/codec, messages": (MESSAGES, [], "waku_bridge/codec/tests"),
     "waku_bridge/codec, the rest": (
@@ -33,7 +33,7 @@ PARTS = {
         MESSAGES,
         "waku_bridge/codec/tests",
     ),
-    "notifications/rules/policy.py": (["notifications/rules/policy.py"], [], "notifications/tests/test_policy.py"),
+    "notifications/policy.py": (["notifications/policy.py"], [], "notifications/tests/test_policy.py"),
     "registrations/rules.py": (["registrations/rules.py"], [], "registrations/tests/test_rules.py"),
     "xmpp_bridge/rules.py": (["xmpp_bridge/rules.py"], [], "xmpp_bridge/tests/test_rules.py"),
 }

@@ -14,7 +14,7 @@ from registrations.models import Registration
 from tests.rig.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import make_registration, make_route
-from waku_bridge.codec import bodies
+from waku_bridge.codec import wire
 from waku_bridge.messages import MessageType, PushResponse, RegistrationError, RegistrationResponse
 
 # Registrations --------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_answers_every_registration_like_status_go_except_where_listed(subtests,
             expected, _ = OTHER_ANSWERS.get(name, (RegistrationError(case["expect"][1]), ""))
             assert (None if answer is None else RegistrationError(answer.error)) == expected
             if name not in OTHER_ANSWERS:
-                assert bodies.serialize(answer)[1].hex() == case["response_protobuf"]
+                assert wire.serialize(answer)[1].hex() == case["response_protobuf"]
 
 
 def test_every_listed_difference_is_one():
@@ -91,7 +91,7 @@ def _request(case: dict) -> PushRequest:
     pn = bytes.fromhex(case["pn"])
     # PushNotificationRequest: requests = 1, message_id = 2.
     raw = b"\x0a" + _varint(len(pn)) + pn + b"\x12\x01m"
-    return bodies.parse(MessageType.REQUEST, raw)
+    return wire.parse(MessageType.REQUEST, raw)
 
 
 def _varint(number: int) -> bytes:
@@ -122,10 +122,10 @@ def _store(registration: RegistrationMessage, request: PushRequest) -> None:
 def test_reports_and_sends_like_status_go_except_where_listed(case):
     request = _request(case)
     if case["registration"]:
-        _store(bodies.parse_registration(bytes.fromhex(case["registration"])), request)
+        _store(wire.parse_registration(bytes.fromhex(case["registration"])), request)
     process = Process(gateway := RecordingGateway())
     received_at = timezone.now() - timedelta(seconds=settings.REPLY_DEADLINE_SECONDS)
-    say(to_server(bodies.serialize(request)[1], MessageType.REQUEST, EPHEMERAL), now=received_at, process=process)
+    say(to_server(wire.serialize(request)[1], MessageType.REQUEST, EPHEMERAL), now=received_at, process=process)
     process.process_backlog()  # success without an attempt is answered at the deadline
     [reply] = replies_to(EPHEMERAL)
     expected_report, expected_sent = case["expect"]["report"], case["expect"]["sent"]
@@ -158,7 +158,7 @@ ADDED = {
 def test_sends_gorush_the_body_that_status_go_sends(case, monkeypatch):
     monkeypatch.setattr(push_api, "TEXTS", TEXTS_2024)
     [theirs] = json.loads(case["body"])["notifications"]
-    registration = bodies.parse_registration(bytes.fromhex(case["registration"]))
+    registration = wire.parse_registration(bytes.fromhex(case["registration"]))
     [notification] = _request(case).notifications
     push = Push(
         notification_id=1,

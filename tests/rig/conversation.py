@@ -22,16 +22,15 @@ from notifications.messages import NotificationType, PushNotification, PushReque
 from registrations.messages import RegistrationMessage, TokenType
 from tests.rig.delivering import Process
 from tests.rig.rows import firebase_token
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode, encode, encode_payload
 from waku_bridge.codec.errors import NotDecryptable
 from waku_bridge.codec.keys import Identity, sign_grant
-from waku_bridge.codec.topics import message_hash
-from waku_bridge.identity import server_identity
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Decoded, Envelope, MessageType, Query, WakuMessage
 from waku_bridge.models import OutboundReply
-from waku_bridge.query_topics import CpuBudget
+from waku_bridge.query_topics import CpuBudget, server_identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 CLIENT, SERVER, EPHEMERAL, SENDER, CONTACT, OUTSIDER = (
@@ -80,7 +79,7 @@ def query(*hashes: bytes, signer: Identity = EPHEMERAL, **now: Any) -> WakuMessa
 
 @cache
 def _topic_key(public_key_hash: bytes) -> bytes:
-    return topics.symmetric_key(topics.query_name(public_key_hash))
+    return wire.symmetric_key(wire.query_name(public_key_hash))
 
 
 def push(identity: Identity = CLIENT, **fields: Any) -> PushNotification:

@@ -21,7 +21,7 @@ from kit.batches.worker import Worker
 from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
-from notifications.gateways.registry import Gateway
+from notifications.gateways import Gateway
 from notifications.messages import Answer, ChannelKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues

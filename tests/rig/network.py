@@ -23,11 +23,11 @@ from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import CLOCK_SKEW_NS, NoAnswer, Session, StoreReader
 from waku_bridge.client.state import Address, Preferences, Standing, new_state
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import Encoded, decode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.node import WakuNode
 
@@ -223,7 +223,7 @@ class Network:
         return StoreReader(self._node, PUBSUB_TOPIC, since_ns=since_ns - CLOCK_SKEW_NS)
 
     async def _new_replies(self, sender: Sender, reader: StoreReader) -> list[PushResponse]:
-        content_topic = topics.content_topic(topics.partitioned_name(sender.ephemeral.pub33))
+        content_topic = wire.content_topic(wire.partitioned_name(sender.ephemeral.pub33))
         messages = await reader.new([content_topic], now_ns=time.time_ns())
         bodies = [_opened(message, sender.ephemeral) for message in messages]
         return [body for body in bodies if isinstance(body, PushResponse)]

@@ -49,7 +49,7 @@ from notifications.models import (
 )
 from notifications.queues import queues
 from notifications.queues.ending import ending
-from notifications.rules.reports import MISSING, TRIED, Decided, pack, pack_names
+from notifications.reports import MISSING, TRIED, Decided, pack, pack_names
 from pushserver.console.waku.models import CanaryRun
 from pushserver.console.xmpp.models import CanaryRun as XmppCanaryRun
 from registrations.encryption import Purpose, keyring

@@ -9,7 +9,7 @@ from coincurve import PrivateKey
 
 from notifications.messages import PushNotification, PushRequest
 from registrations.messages import RegistrationMessage, TokenType
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import encode, encode_payload
 from waku_bridge.codec.keys import Identity, sign_grant
 from waku_bridge.messages import MessageType, Query, WakuMessage
@@ -47,7 +47,7 @@ class Payloads:
         self._recorded = recorded
         self._own: list[Phone] = []
         self._sealed: list[WakuMessage] = []
-        self._topic_keys = {v.key_hash: topics.symmetric_key(topics.query_name(v.key_hash)) for v in victims[:8]}
+        self._topic_keys = {v.key_hash: wire.symmetric_key(wire.query_name(v.key_hash)) for v in victims[:8]}
         self._kinds: dict[str, tuple[int, Callable[[], WakuMessage]]] = {
             "registers a phone that is always busy": (6, lambda: self._register(BUSY_TOKEN)),
             "registers a dead token": (4, lambda: self._register(DEAD_TOKEN)),
@@ -128,13 +128,13 @@ class Payloads:
             b"\x0a\x00" * (LARGE_BYTES // 2),
             MessageType.QUERY_RESPONSE,
             signer=self._somebody(),
-            topic_name=topics.partitioned_name(self._server),
+            topic_name=wire.partitioned_name(self._server),
             recipient=self._server,
             **UNDATED,
         ).message
 
     def _garble(self) -> WakuMessage:
-        topic = topics.content_topic(topics.personal_name(self._server))
+        topic = wire.content_topic(wire.personal_name(self._server))
         return WakuMessage(os.urandom(300), topic, 0)
 
     def _replay(self) -> WakuMessage:

@@ -28,9 +28,9 @@ from tests.rig.conversation import request as push_request
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import firebase_token
 from tests.rig.statements import other_session
-from waku_bridge import removal
+from waku_bridge import tasks
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.inbox.inbox import INSERT, Path, insert_values
 from waku_bridge.messages import Envelope, WakuMessage
 
@@ -177,7 +177,7 @@ def purge(now: datetime) -> None:
     for removed in (
         retention.purge(now=now, keep=timedelta(days=30)),
         retention.purge_digests(now=now, keep=timedelta(days=90)),
-        removal.purge(now=now, keep=timedelta(days=3)),
+        tasks.remove_old(now=now, keep=timedelta(days=3)),
     ):
         list(removed)
 

@@ -33,7 +33,7 @@ from tests.siege import intruders
 from tests.siege.besiege import Besiegers
 from tests.siege.payloads import TOMBSTONE, Payloads, Phone
 from waku_bridge.client.registering import RegisteringClient
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.inbox.inbox import INSERT, Envelope, Path, insert_values
 from waku_bridge.node import WakuNode
 from xmpp_bridge.client.user_server import Route

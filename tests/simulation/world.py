@@ -38,9 +38,9 @@ from tests.simulation.network import Network, Providers
 from tests.simulation.processes import LEASE, Process, Scene, SimulatedBridge, SimulatedWorker
 from waku_bridge import bridge as waku
 from waku_bridge import query_topics
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.inbox import inbox, processing, steps
 from waku_bridge.messages import WakuMessage
 from waku_bridge.query_topics import CpuBudget
@@ -356,7 +356,7 @@ class Simulation:
         patch = self._undo.enter_context(pytest.MonkeyPatch.context())
         self._undo.enter_context(override_settings(CACHES=CACHES, DELIVERY_LEASE_SECONDS=LEASE.total_seconds()))
         self._move_into_the_world(patch)
-        patch.setattr(topics, "symmetric_key", cache(topics.symmetric_key))
+        patch.setattr(wire, "symmetric_key", cache(wire.symmetric_key))
         patch.setattr(query_topics, "TopicSet", FewTopics)
         self._watch_database(patch)
         return self

@@ -11,8 +11,7 @@ from coincurve import PrivateKey
 
 from registrations.messages import is_uuid
 from waku_bridge.codec.errors import BodyNotDecryptable
-from waku_bridge.codec.keys import RandomBytes, parse_public_key, shared_key
-from waku_bridge.codec.sealing import seal_body, unseal_body
+from waku_bridge.codec.keys import RandomBytes, parse_public_key, seal_body, shared_key, unseal_body
 
 
 def seal_access_token(access_token: str, client: PrivateKey, contact: bytes, random_bytes: RandomBytes) -> bytes:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from coincurve import PrivateKey
 
 from waku_bridge.client.events import Event, Ignored, Reason, Step
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes
@@ -147,7 +147,7 @@ class Core(ABC):
 @lru_cache(maxsize=MAX_TOPIC_KEYS)
 def topic_key(name: str) -> bytes:
     """Return the key of a public topic. Deriving it costs 15 ms of CPU time, so the last ones are kept."""
-    return topics.symmetric_key(name)
+    return wire.symmetric_key(name)
 
 
 def new_identity(random_bytes: RandomBytes) -> Identity:

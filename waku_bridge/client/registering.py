@@ -15,7 +15,7 @@ from waku_bridge.client.access_tokens import seal_access_token
 from waku_bridge.client.core import REGISTRATION, SECOND_NS, Core, Opened, Schedule, Subscriptions, topic_key
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Reason, Refused, Step
 from waku_bridge.client.state import Address, Preferences, RegistrationState, ServerState, Standing, new_uuid
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import encode
 from waku_bridge.codec.keys import Identity, RandomBytes, sign_grant
 from waku_bridge.messages import ContactCodeAdvertisement, RegistrationError, RegistrationResponse
@@ -141,7 +141,7 @@ class RegisteringClient(Core):
         return min(due, default=None)
 
     def subscriptions(self) -> Subscriptions:
-        return {topics.content_topic(topics.partitioned_name(self.identity.pub33)): (self.identity,)}
+        return {wire.content_topic(wire.partitioned_name(self.identity.pub33)): (self.identity,)}
 
     def tick(self, now_ns: int) -> Step:
         """Return the messages that are due. Without a version there are none."""
@@ -230,7 +230,7 @@ class RegisteringClient(Core):
         code = self.advertisement()
         if code is None:
             return
-        key = topic_key(topics.contact_code_name(self.identity.pub33))
+        key = topic_key(wire.contact_code_name(self.identity.pub33))
         encoded = encode(
             code, signer=self.identity, topic_key=key, timestamp_ns=now_ns, random_bytes=self._random_bytes
         )

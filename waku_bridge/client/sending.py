@@ -17,7 +17,7 @@ from waku_bridge.client.core import SECOND_NS, Core, Opened, Subscriptions, new_
 from waku_bridge.client.directory import Directory, verify_info
 from waku_bridge.client.events import Destination, Event, Learned, LookedUp, Notified, Reason, Step
 from waku_bridge.client.notices import Device, Notice, Phase, ask_to_push, content_of, one_to_one
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import encode
 from waku_bridge.codec.keys import DecryptionKey, Identity, RandomBytes, key_hash
 from waku_bridge.messages import ContactCodeAdvertisement, PushResponse, Query, QueryResponse, WakuMessage
@@ -40,7 +40,7 @@ class _Asked:
     @cached_property
     def content_topic(self) -> str:
         """Return the topic of its answers."""
-        return topics.content_topic(topics.partitioned_name(self.key.pub33))
+        return wire.content_topic(wire.partitioned_name(self.key.pub33))
 
 
 @dataclass
@@ -116,9 +116,9 @@ class SendingClient(Core):
     def follow(self, client: bytes) -> None:
         """Read a client's contact codes from now on, and the earlier ones from the store."""
         if client not in self._followed:
-            name = topics.contact_code_name(client)
-            self._followed[client] = (topics.content_topic(name), topic_key(name))
-            self._history.append(topics.content_topic(name))
+            name = wire.contact_code_name(client)
+            self._followed[client] = (wire.content_topic(name), topic_key(name))
+            self._history.append(wire.content_topic(name))
 
     def look_up(self, client: bytes) -> None:
         """Query all servers about this client at the next tick, also when destinations are known."""
@@ -329,7 +329,7 @@ class SendingClient(Core):
         encoded = encode(
             Query((key_hash(client),)),
             signer=key,
-            topic_key=topic_key(topics.query_name(key_hash(client))),
+            topic_key=topic_key(wire.query_name(key_hash(client))),
             timestamp_ns=now_ns,
             random_bytes=self._random_bytes,
         )

@@ -14,7 +14,7 @@ from waku_bridge.client.events import Destination, Event, Notified, Step
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.state import Standing
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.dialect import BadNodeMessage, NodeError, from_json
 from waku_bridge.messages import RegistrationError, WakuMessage
 from waku_bridge.node import WakuNode

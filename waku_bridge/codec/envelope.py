@@ -16,8 +16,7 @@ from coincurve import PublicKey
 from google.protobuf.message import DecodeError, Message
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, topics
-from waku_bridge.codec.bodies import MAX_PAYLOAD_BYTES, OutgoingBody
+from waku_bridge.codec import wire
 from waku_bridge.codec.errors import (
     BadSignature,
     CodecError,
@@ -37,28 +36,27 @@ from waku_bridge.codec.keys import (
     DecryptionKey,
     Identity,
     RandomBytes,
+    build_frame,
     compress,
     keccak256,
+    parse_frame,
     parse_public_key,
     recover,
+    seal_body,
+    seal_on_topic,
+    seal_to_key,
     shake256,
     shared_key,
     sign,
+    unseal_body,
+    unseal_on_topic,
+    unseal_to_key,
     verify_grant,
 )
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
 from waku_bridge.codec.pb.segment_message_pb2 import SegmentMessage
-from waku_bridge.codec.sealing import (
-    build_frame,
-    parse_frame,
-    seal_body,
-    seal_on_topic,
-    seal_to_key,
-    unseal_body,
-    unseal_on_topic,
-    unseal_to_key,
-)
+from waku_bridge.codec.wire import MAX_PAYLOAD_BYTES, OutgoingBody
 from waku_bridge.messages import (
     Body,
     ContactCodeAdvertisement,
@@ -129,7 +127,7 @@ def decode(
     if message.type is MessageType.REGISTRATION:
         body: Body = _unseal_registration(message, recipient or identity)
     else:
-        body = bodies.parse(message.type, message.payload)
+        body = wire.parse(message.type, message.payload)
     return Decoded(message.author, message.message_id, body, recipient.pub33 if recipient else b"")
 
 
@@ -153,7 +151,7 @@ def encode(
     Raises BadPublicKey when the recipient is no point of the curve, and ValueError when there is neither recipient nor
     topic key, or no recipient for a body that needs one.
     """
-    message_type, payload = bodies.serialize(body)
+    message_type, payload = wire.serialize(body)
     topic_name = _topic_name(body, signer, recipient)
     if recipient is not None and message_type is MessageType.REGISTRATION:
         shared = shared_key(signer.private_key, parse_public_key(recipient))
@@ -176,14 +174,14 @@ def encode(
 
 def _topic_name(body: OutgoingBody, signer: Identity, recipient: bytes | None) -> str:
     if isinstance(body, Query):
-        return topics.query_name(body.public_key_hashes[0])
+        return wire.query_name(body.public_key_hashes[0])
     if isinstance(body, ContactCodeAdvertisement):
-        return topics.contact_code_name(signer.pub33)
+        return wire.contact_code_name(signer.pub33)
     if recipient is None:
         raise ValueError("this message is sealed for one recipient")
     if isinstance(body, RegistrationMessage):
-        return topics.personal_name(recipient)
-    return topics.partitioned_name(recipient)
+        return wire.personal_name(recipient)
+    return wire.partitioned_name(recipient)
 
 
 def encode_payload(
@@ -208,7 +206,7 @@ def encode_payload(
         data = wrap(data, installation_id)
     frame = build_frame(data, (outer_signer or signer).private_key, random_bytes)
     sealed = _encrypt(frame, recipient, topic_key, random_bytes)
-    message = WakuMessage(sealed, topics.content_topic(topic_name), timestamp_ns)
+    message = WakuMessage(sealed, wire.content_topic(topic_name), timestamp_ns)
     request_id = shake256(payload) if message_type == MessageType.REGISTRATION else b""
     return Encoded(message, message_id, request_id)
 
@@ -241,7 +239,7 @@ def _unseal_registration(message: SignedMessage, identity: Identity) -> Registra
     content = unseal_body(message.payload, shared_key(identity.private_key, message.signer))
     request_id = shake256(message.payload)
     try:
-        body = bodies.parse_registration(content)
+        body = wire.parse_registration(content)
     except (MalformedBody, TooLarge):
         return Registration(request_id, content, None)
     if body.unregister or len(body.grant) != SIGNATURE_BYTES:  # so it costs no key recovery

@@ -67,7 +67,7 @@ class MalformedBody(CodecError):
 
 
 class TooLarge(CodecError):
-    reason = "too_large"  # over one of the limits in `bodies`
+    reason = "too_large"  # over one of the limits in `wire`
 
 
 class BadPublicKey(CodecError):

@@ -23,15 +23,14 @@ from notifications.acceptance.acceptance import Accepted
 from notifications.messages import PushRequest
 from notifications.queues.capacity import ConcurrencyLimits
 from registrations import lookup, registering
+from registrations.lookup import find_proven_keys
 from registrations.messages import QueryInfo
 from registrations.quotas import CHANGES
-from registrations.routes import find_proven_keys
 from registrations.rules import Acceptance, Refusal
 from waku_bridge import query_topics
 from waku_bridge.codec.envelope import decode
 from waku_bridge.codec.errors import CodecError, NotDecryptable
 from waku_bridge.codec.keys import DecryptionKey, key_hash
-from waku_bridge.identity import identities_by_topic, server_identities, server_identity
 from waku_bridge.inbox import faults, inbox
 from waku_bridge.inbox.inbox import MESSAGE_TYPES, Item, State
 from waku_bridge.inbox.queries import Asked, Limits
@@ -47,6 +46,7 @@ from waku_bridge.messages import (
 )
 from waku_bridge.metrics import ENVELOPES_PROCESSED, INBOX_WAIT_SECONDS
 from waku_bridge.outbound.outbox import MAX_PARTS, Reply, return_address
+from waku_bridge.query_topics import identities_by_topic, server_identities, server_identity
 
 log = structlog.get_logger(__name__)
 

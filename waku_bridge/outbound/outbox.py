@@ -26,9 +26,8 @@ from kit.telemetry import count, note, observe
 from notifications.messages import Answer
 from notifications.metrics import LEFT_BEHIND
 from registrations.messages import QueryInfo
-from waku_bridge.codec.bodies import TYPES
 from waku_bridge.codec.envelope import encode
-from waku_bridge.identity import identity_of
+from waku_bridge.codec.wire import TYPES
 from waku_bridge.messages import (
     BRIDGE,
     PushResponse,
@@ -55,6 +54,7 @@ from waku_bridge.outbound.sending import (
     Verdict,
     log_refusals,
 )
+from waku_bridge.query_topics import identity_of
 
 log = structlog.get_logger(__name__)
 State = ReplyFacts.State

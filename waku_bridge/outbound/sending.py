@@ -30,7 +30,7 @@ from kit.batches.inflight import InFlight
 from kit.buckets.bucket import Buckets, Limit
 from kit.db.clock import clock
 from kit.telemetry import Role, step
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.dialect import MessageTooLarge, NodeError, Slow
 from waku_bridge.messages import WakuMessage
 from waku_bridge.metrics import PUBLISH_ERRORS

@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from kit.display import host_of
-from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import MAX_ENVELOPE_BYTES, message_hash
 from waku_bridge.dialect import BadNodeMessage, from_json
 from waku_bridge.messages import Envelope
 

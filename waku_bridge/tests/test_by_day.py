@@ -18,7 +18,7 @@ from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.rig.delivering import Process
 from tests.rig.statements import at_once, beside, generic_plan
-from waku_bridge import removal
+from waku_bridge import tasks
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, PushResponse, WakuMessage
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
@@ -48,12 +48,12 @@ def places(table: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _days() -> Iterator[None]:
     """Create the partitions that a server has which has run since yesterday."""
-    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
+    for table in (tasks.HASHES, tasks.ENVELOPES, tasks.REPLIES):
         table.make_ahead(now=BEFORE)
         table.make_ahead(now=TODAY)
     yield
     connection.cursor().execute("RESET TIME ZONE")
-    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
+    for table in (tasks.HASHES, tasks.ENVELOPES, tasks.REPLIES):
         for day in table.days() - set(table.days_ahead(TODAY)):
             connection.cursor().execute(f"DROP TABLE {table.partition(day)}")
         table.make_ahead(now=TODAY)
@@ -67,7 +67,7 @@ def test_a_copy_is_recognised_on_any_later_day(later: timedelta) -> None:
     """A copy is recognised also when the clock of the database has jumped back."""
     [envelope_hash] = put(message(), now=BEFORE)
     Process().process_batch(now=BEFORE)
-    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(BEFORE))]
+    assert places(ENVELOPES) == [tasks.ENVELOPES.partition(day_of(BEFORE))]
     assert put(message(), now=BEFORE + later) == []
     assert bytes(InboundEnvelope.objects.get().hash) == envelope_hash
 
@@ -76,7 +76,7 @@ def test_an_envelope_that_ends_after_midnight_ends_on_the_new_day() -> None:
     put(message(), now=BEFORE)
     assert places(ENVELOPES) == []
     Process().process_batch(now=AFTER)
-    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(AFTER))]
+    assert places(ENVELOPES) == [tasks.ENVELOPES.partition(day_of(AFTER))]
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
@@ -100,7 +100,7 @@ def test_an_envelope_from_two_bridges_at_once_is_stored_once_also_when_it_ended_
         second = beside(lambda: inbox.store(envelopes, source="test", now=AFTER))
         first.execute(inbox._DROP, {"hashes": values[0], "reason": "over", "now": BEFORE})
     assert second.result() == []
-    assert places(ENVELOPES) == [removal.ENVELOPES.partition(day_of(BEFORE))] * 3
+    assert places(ENVELOPES) == [tasks.ENVELOPES.partition(day_of(BEFORE))] * 3
 
 
 def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() -> None:
@@ -109,9 +109,9 @@ def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() 
     Process().process_batch(now=far)
     assert places(ENVELOPES) == [f"{ENVELOPES}_default"]
     assert put(message(1, far), now=far) == []
-    for table in (removal.HASHES, removal.ENVELOPES):
+    for table in (tasks.HASHES, tasks.ENVELOPES):
         table.make_ahead(now=far)
-    assert places(ENVELOPES) == [removal.ENVELOPES.partition(far.date())]
+    assert places(ENVELOPES) == [tasks.ENVELOPES.partition(far.date())]
     assert put(message(1, far), now=far) == []
 
 
@@ -119,7 +119,7 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
     failed = rows.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
     assert operator_actions.process_again([failed.hash]) == 1
     assert places(ENVELOPES) == []
-    list(removal.purge(now=TODAY + 30 * DAY, keep=3 * DAY))
+    list(tasks.remove_old(now=TODAY + 30 * DAY, keep=3 * DAY))
     Process().process_batch(now=AFTER)
     failed.refresh_from_db()
     assert (failed.state, failed.ended_on) == (State.DROPPED, day_of(AFTER))
@@ -183,14 +183,14 @@ def test_a_reply_is_moved_to_the_day_on_which_it_ends(state: OutboundReply.State
             outbox.give_up([outgoing], now=AFTER)
     reply.refresh_from_db()
     assert (reply.state, reply.ended_on) == (state, day_of(AFTER))
-    assert places(REPLIES) == [removal.REPLIES.partition(day_of(AFTER))]
+    assert places(REPLIES) == [tasks.REPLIES.partition(day_of(AFTER))]
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_reply_is_searched_only_in_the_days_on_which_it_may_have_ended() -> None:
-    near = {removal.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
+    near = {tasks.REPLIES.partition(day_of(AFTER) + number * DAY) for number in (-1, 0, 1)}
     plan = generic_plan(with_days(outbox._INSERT, AFTER))
     assert set(re.findall(rf" on ({REPLIES}_d\d{{8}})\b", plan)) == near
 

@@ -24,9 +24,9 @@ from registrations.models import Grant, Registration, RegistrationEvent, Route, 
 from tests.rig import rows
 from tests.rig.rows import firebase_token
 from tests.rig.statements import beside
-from waku_bridge.codec import topics
-from waku_bridge.identity import canary_identity
+from waku_bridge.codec import wire
 from waku_bridge.models import DeadLetter, InboundEnvelope, OpenEnvelope, OutboundReply
+from waku_bridge.query_topics import canary_identity
 from waku_bridge.tests.test_query_topics import Listening
 
 pytestmark = pytest.mark.django_db
@@ -40,13 +40,13 @@ def make_user(key_hash=KEY_HASH, **fields):
     """Make a user with one row of every kind."""
     story = rows.make_story(public_key_hash=key_hash, **fields)
     OpenNotification.objects.filter(pk=story.notification.pk).update(chat_id=b"chat" * 16, message=b"message" * 16)
-    name, at = topics.query_name(key_hash), timezone.now()
-    TopicKey.objects.filter(name=key_hash.hex()).update(name=name, topic=int.from_bytes(topics.topic(name)))
+    name, at = wire.query_name(key_hash), timezone.now()
+    TopicKey.objects.filter(name=key_hash.hex()).update(name=name, topic=int.from_bytes(wire.topic(name)))
     recipient = key_hash[: DecidedAtOnce.RECIPIENT_BYTES]
     rows.make(DecidedAtOnce, recipient=recipient, request=story.request, position=1, at=at)
-    asked = rows.make_envelope(content_topic=topics.content_topic(name), state="pending_key")
+    asked = rows.make_envelope(content_topic=wire.content_topic(name), state="pending_key")
     rows.make_reply(envelope_hash=asked.hash)
-    rows.make_dead_letter(content_topic=topics.content_topic(name))
+    rows.make_dead_letter(content_topic=wire.content_topic(name))
     return story.registration
 
 
@@ -65,14 +65,14 @@ def everything() -> str:
 def test_no_table_has_a_row_that_identifies_an_erased_user():
     registration = make_user(installation_id=INSTALLATION, device_token=DEVICE_TOKEN, access_token=ACCESS_TOKEN)
     request = NotificationRequest.objects.get()
-    name = topics.query_name(KEY_HASH)
+    name = wire.query_name(KEY_HASH)
     marks = {
         "key hash": KEY_HASH.hex(),
         "installation": INSTALLATION,
         "device token": keyring().digest(Purpose.ADDRESS, DEVICE_TOKEN.encode()).hex(),
         "access token": keyring().digest(Purpose.ACCESS_TOKEN, ACCESS_TOKEN.encode()).hex(),
         "encrypted device token": bytes(registration.route.address_encrypted).hex(),
-        "query topic": topics.content_topic(name),
+        "query topic": wire.content_topic(name),
         "message id": bytes(request.message_id).hex(),
         "metadata message id": bytes(request.request_key).hex(),
         "chat": (b"chat" * 16).hex(),
@@ -130,7 +130,7 @@ def test_a_query_topic_that_another_user_shares_stays():
 @pytest.mark.django_db(transaction=True)
 def test_bridges_stop_reading_the_topic_of_an_erased_user():
     make_user()
-    content_topic, listening = topics.content_topic(topics.query_name(KEY_HASH)), Listening()
+    content_topic, listening = wire.content_topic(wire.query_name(KEY_HASH)), Listening()
     listening.refresh()
     assert content_topic in listening
     forget(KEY_HASH, now=timezone.now())
@@ -161,7 +161,7 @@ def make_client():
     key_hash = canary_identity().key_hash
     rows.make_story(public_key_hash=key_hash)
     rows.delete_all(InboundEnvelope)
-    query = rows.make_envelope(content_topic=topics.content_topic(topics.query_name(key_hash)))
+    query = rows.make_envelope(content_topic=wire.content_topic(wire.query_name(key_hash)))
     mark(query.hash, now=timezone.now())
 
 

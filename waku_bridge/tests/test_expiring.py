@@ -14,7 +14,7 @@ from pushserver.console.health.indicators import State
 from pushserver.console.health.snapshot import take_snapshot
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
-from waku_bridge import query_topics, removal
+from waku_bridge import query_topics, tasks
 from waku_bridge.models import EnvelopeHash, InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ LONG_AGO, LATELY = NOW - KEEP - timedelta(seconds=1), NOW - KEEP + timedelta(sec
 
 
 def expire() -> int:
-    return sum(removal.expire(now=NOW, keep=KEEP))
+    return sum(tasks.end_unused(now=NOW, keep=KEEP))
 
 
 def test_an_installation_neither_repeated_nor_reached_for_months_is_unregistered() -> None:
@@ -89,11 +89,11 @@ OLD = BEGIN - timedelta(seconds=1)
 
 
 def purge(now: datetime = TODAY) -> None:
-    list(removal.purge(now=now, keep=KEPT))
+    list(tasks.remove_old(now=now, keep=KEPT))
 
 
-ENVELOPES = removal.ENVELOPES, rows.make_envelope, InboundEnvelope
-REPLIES = removal.REPLIES, rows.make_reply, OutboundReply
+ENVELOPES = tasks.ENVELOPES, rows.make_envelope, InboundEnvelope
+REPLIES = tasks.REPLIES, rows.make_reply, OutboundReply
 
 
 @pytest.mark.parametrize("has_partition", [True, False])
@@ -129,6 +129,6 @@ def test_partitions_are_created_days_ahead() -> None:
     later = TODAY + 30 * DAY
     purge(later)
     ahead = day_of(later + MADE_AHEAD * DAY)
-    for table in (removal.HASHES, removal.ENVELOPES, removal.REPLIES):
+    for table in (tasks.HASHES, tasks.ENVELOPES, tasks.REPLIES):
         assert ahead in table.days()
         assert min(table.days()) >= day_of(later - KEPT - DAY)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from registrations.models import TopicKey
 from tests.rig.budget import examples
 from tests.rig.databases import notices
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.query_topics import CHANNEL, QueryTopics, TopicSet, listen_to, stop_listening_to
 from waku_bridge.reading.intake import Session
 
@@ -45,7 +45,7 @@ HASHES = [bytes([n]) * 64 for n in range(3)]
 
 
 def topic_of(public_key_hash):
-    return topics.content_topic(topics.query_name(public_key_hash))
+    return wire.content_topic(wire.query_name(public_key_hash))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def register(number):
 
 
 def forget(number):
-    return lambda _: stop_listening_to(topics.query_name(HASHES[number]))
+    return lambda _: stop_listening_to(wire.query_name(HASHES[number]))
 
 
 def rolled_back(change):
@@ -206,7 +206,7 @@ def hashes(count):
 
 
 def number_of(public_key_hash):
-    return int.from_bytes(topics.topic(topics.query_name(public_key_hash)))
+    return int.from_bytes(wire.topic(wire.query_name(public_key_hash)))
 
 
 @pytest.fixture

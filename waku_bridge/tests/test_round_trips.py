@@ -9,7 +9,7 @@ from notifications.messages import Outcome, Result
 from tests.rig.conversation import CLIENT, push, put, registration, request
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.statements import round_trips
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.metrics import REPLIES_CONFIRMED
 from waku_bridge.outbound.tests.conftest import ask_at_once
 

@@ -11,7 +11,7 @@ from registrations.encryption import Keyring, Purpose, keyring
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT
 from waku_bridge import query_topics
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.query_topics import THREADS, CpuBudget, derive_keys, derive_newest, listen_to, load_keys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def topic_of(public_key_hash):
-    return topics.content_topic(topics.query_name(public_key_hash))
+    return wire.content_topic(wire.query_name(public_key_hash))
 
 
 def budget(seconds):
@@ -35,7 +35,7 @@ def test_a_key_is_derived_once_for_a_new_topic_and_stored_encrypted(django_asser
     assert derive_keys([topic], budget=budget(60)) == set()
     with django_assert_num_queries(1):
         [key] = load_keys([topic])[topic]
-    assert key == topics.symmetric_key(topics.query_name(CLIENT.key_hash))
+    assert key == wire.symmetric_key(wire.query_name(CLIENT.key_hash))
     sealed = bytes(TopicKey.objects.get().key_encrypted)
     assert key not in sealed
     assert keyring().decrypt(Purpose.TOPIC_KEY, sealed) == key
@@ -70,11 +70,11 @@ def test_a_key_that_no_longer_decrypts_is_derived_again():
 
 def test_two_names_on_one_topic_give_the_key_that_is_known_and_then_both():
     topic = topic_of(HASHES[0])
-    own, other = (topics.symmetric_key(topics.query_name(each)) for each in HASHES[:2])
+    own, other = (wire.symmetric_key(wire.query_name(each)) for each in HASHES[:2])
     listen_to(HASHES[:1], now=NOW)
     derive_keys([topic], budget=budget(60))
     listen_to(HASHES[1:2], now=NOW)
-    TopicKey.objects.update(topic=topics.number(topic))
+    TopicKey.objects.update(topic=wire.topic_number(topic))
     assert load_keys([topic]) == {topic: [own, None]}
     derive_keys([topic], budget=budget(60))
     assert set(load_keys([topic])[topic]) == {own, other}

@@ -18,7 +18,7 @@ from kit.http import Answer
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification
-from notifications.rules.policy import MIN_DEAD_TOKENS
+from notifications.policy import MIN_DEAD_TOKENS
 from pushserver.console.xmpp import operator_actions
 from registrations.models import Route
 from tests.rig.collector import attributes, collected

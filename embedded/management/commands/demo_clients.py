@@ -21,8 +21,8 @@ from embedded.demo import people, xmpp
 from embedded.demo.reports import publish_stored
 from kit.http import Connections
 from waku_bridge.client.session import Session
-from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
+from waku_bridge.query_topics import server_identity
 from xmpp_bridge.models import App
 
 BUNDLE = "im.example.demo"

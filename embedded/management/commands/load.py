@@ -20,8 +20,8 @@ from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.dialect import NodeError
-from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
+from waku_bridge.query_topics import server_identity
 
 TIMEOUT_SECONDS = 30.0
 MAX_RECORD_BYTES = 2**30

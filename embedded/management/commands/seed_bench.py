@@ -24,7 +24,7 @@ from psycopg import sql
 from notifications import retention as notifications
 from registrations import retention as registrations
 from registrations.encryption import Purpose, keyring
-from waku_bridge import removal as waku
+from waku_bridge import tasks as waku
 from waku_bridge.codec.keys import key_hash
 
 STATEMENTS = [

@@ -21,10 +21,10 @@ from notifications.models import (
     RefusedRequest,
     RequestDigest,
 )
+from notifications.policy import Verdict, Wish
 from notifications.queues import halts
 from notifications.queues.capacity import ConcurrencyLimits, Slot, own_admission
-from notifications.rules.policy import Verdict, Wish
-from notifications.rules.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
+from notifications.reports import CODES, REASON_CODES, REPORT_ERRORS, unpack
 from registrations.encryption import Keyring, Purpose
 from registrations.models import Registration, Route
 from tests.rig.delivering import APP, LEASE, prove, settle, take

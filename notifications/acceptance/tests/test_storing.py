@@ -18,7 +18,7 @@ from notifications.acceptance.statements import NEW_IDS
 from notifications.messages import ChannelKey, Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest, OpenNotification
 from notifications.queues.claim import Claim
-from notifications.rules.reports import Request
+from notifications.reports import Request
 from registrations.models import Route
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
 from tests.rig.rows import make_notification, make_request, make_route

@@ -1,9 +1,8 @@
 from django.apps import AppConfig
 
-from notifications.gateways import registry
-from registrations import token_types
-from registrations.messages import TokenType
-from registrations.token_types import TokenKind
+from notifications import gateways
+from registrations import messages
+from registrations.messages import TokenKind, TokenType
 
 
 class GorushConfig(AppConfig):
@@ -11,14 +10,14 @@ class GorushConfig(AppConfig):
     label = "gorush"
 
     def ready(self) -> None:
-        registry.register("gorush", _open)
-        token_types.register(
+        gateways.register("gorush", _open)
+        messages.register_token_kinds(
             TokenKind(TokenType.APN, "APN", "ios", has_topic=True, devices="iPhone"),
             TokenKind(TokenType.FIREBASE, "Firebase", "android", devices="Android"),
         )
 
 
-def _open() -> registry.Gateway:
+def _open() -> gateways.Gateway:
     from notifications.gateways.gorush.client import open_gateway  # noqa: PLC0415 - only processes that send need it
 
     return open_gateway()

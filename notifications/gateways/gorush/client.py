@@ -12,8 +12,7 @@ from django.conf import settings
 from kit.db.clock import clock
 from kit.http import ERRORS, NEVER_SENT, BadAnswer, Connections, Peers, lasting_connections
 from notifications.gateways.gorush.errors import UNKNOWN, ErrorRule, shipped_rules
-from notifications.gateways.gorush.metrics import PAYLOADS_LEFT_OUT
-from notifications.gateways.gorush.models import current_rules, unknown_errors
+from notifications.gateways.gorush.models import PAYLOADS_LEFT_OUT, current_rules, unknown_errors
 from notifications.gateways.gorush.push_api import (
     as_dry_run,
     build_request,
@@ -25,8 +24,7 @@ from notifications.gateways.gorush.push_api import (
     rings,
 )
 from notifications.messages import CUT_OFF, TIMEOUT, UNREACHABLE, Outcome, Push, Result
-from registrations.messages import read_address
-from registrations.token_types import platform_of
+from registrations.messages import platform_of, read_address
 
 # Code of a result: the device's token for calls is dead.
 DEAD_CALL_TOKEN = "dead_call_token"  # noqa: S105 - a label

@@ -16,6 +16,7 @@ import structlog
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import DatabaseError, InterfaceError, models
+from prometheus_client import Counter as Metric
 
 from kit.db.base import fetch
 from kit.processes import once
@@ -27,7 +28,6 @@ from notifications.gateways.gorush.errors import (
     rule_of,
     shipped_rules,
 )
-from notifications.gateways.gorush.metrics import UNKNOWN_ERRORS
 from notifications.messages import Outcome
 from notifications.models import choices_of
 
@@ -35,6 +35,20 @@ log = structlog.get_logger(__name__)
 PLATFORMS = [(name, name.capitalize()) for name in (*NAMES.values(), ANY_PLATFORM)]
 # Success comes without an error.
 OUTCOMES = [outcome for outcome in Outcome if outcome is not Outcome.DELIVERED]
+
+# The metrics of this gateway, beside those of every gateway. ``platform`` is ios or android.
+UNKNOWN_ERRORS = Metric(
+    "pushserver_gateway_unknown_errors_total",
+    "Answers of the gateway that no rule matches; they count as transient. "
+    "When it moves: give them a rule (console, Unknown gateway errors).",
+    ["platform"],
+)
+PAYLOADS_LEFT_OUT = Metric(
+    "pushserver_gateway_payloads_left_out_total",
+    "Pushes that went without their payload, because Apple or Google would have refused them as too large. "
+    "When it moves: the devices are woken all the same. Shorten the text of the app that most of them belong to.",
+    ["platform"],
+)
 
 
 class GatewayErrorRule(models.Model):

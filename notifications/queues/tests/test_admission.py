@@ -10,10 +10,10 @@ from notifications.acceptance import acceptance
 from notifications.acceptance.tests.test_acceptance import NOW, TOKEN, accept, incoming, push
 from notifications.messages import ChannelKey, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, OpenRequest, Queue
+from notifications.policy import Verdict
 from notifications.queues import halts, queues
 from notifications.queues.capacity import Admission, ConcurrencyLimits, Counts, limits_of
-from notifications.rules.policy import Verdict
-from notifications.rules.reports import MISSING, as_answered, errors_of, unpack
+from notifications.reports import MISSING, as_answered, errors_of, unpack
 from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove, settle
 from tests.rig.rows import make_registration, make_route
 

@@ -10,7 +10,7 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from notifications import retention
-from notifications.gateways.registry import CUT_OFF
+from notifications.gateways import CUT_OFF
 from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification

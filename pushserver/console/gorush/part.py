@@ -9,9 +9,9 @@ from django.conf import settings
 from django.urls import reverse
 
 from kit.http import tls_context
+from notifications.gateways import CUT_OFF
 from notifications.gateways.gorush.errors import ANY_PLATFORM, NAMES, UNKNOWN, rule_of
 from notifications.gateways.gorush.models import GatewayErrorRule, UnknownGatewayError
-from notifications.gateways.registry import CUT_OFF
 from notifications.models import Attempt, Halt
 from pushserver.console.checks.gorush import NOTICES
 from pushserver.console.gorush import indicators
@@ -31,7 +31,7 @@ class GorushOperations(Operations):
     name = document = label = NAME
     checks = ("notifications.gateways.gorush.tasks.check_gorush",)
     kinds = indicators.KINDS
-    metric_modules: ClassVar[Mapping[str, str]] = {"gorush": "notifications.gateways.gorush.metrics"}
+    metric_modules: ClassVar[Mapping[str, str]] = {"gorush": "notifications.gateways.gorush.models"}
     url_modules: ClassVar[Mapping[str, str]] = {"hooks/": "pushserver.console.gorush.feedback"}
     peer_page = PeerPage(
         title=indicators.PAGE.title,

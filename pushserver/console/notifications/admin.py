@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from kit.db.partitions import UNDER_WAY
+from notifications import reports
 from notifications.messages import FAILURES, NotificationType
 from notifications.models import WAITING, Attempt, Notification, NotificationRequest
 from notifications.queues import queues
-from notifications.rules import reports
 from pushserver.console.notifications import channels  # noqa: F401 - registers its page
 from pushserver.console.notifications.operations import (
     DisableRegistration,
@@ -41,8 +41,8 @@ from pushserver.console.toolkit.facts import FactAdmin, FactInline
 from pushserver.console.toolkit.lists import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import spellings
+from registrations.messages import name_of
 from registrations.models import Registration
-from registrations.token_types import name_of
 
 ID_BYTES = 32
 PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")

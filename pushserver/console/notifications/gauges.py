@@ -4,7 +4,7 @@ from kit.batches.looking import since
 from kit.telemetry import StoredGauge
 from notifications.models import Halt, Notification
 from notifications.queues.queues import OPEN_QUEUES, UNSORTED
-from registrations.token_types import sql_platform
+from registrations.messages import sql_platform
 
 State = Notification.State
 

@@ -15,8 +15,8 @@ from notifications.messages import ChannelKey
 from notifications.models import WAITING, Notification, OpenNotification
 from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
 from notifications.queues.ending import end
+from registrations.messages import has_topic
 from registrations.models import RegistrationEvent, Route
-from registrations.token_types import has_topic
 
 log = structlog.get_logger(__name__)
 State = Notification.State

@@ -16,7 +16,7 @@ from notifications.queues.breakers import ANSWERED
 from notifications.queues.queues import SUCCESS_NOTED_EVERY
 from pushserver.console.health.indicators import duration
 from pushserver.console.notifications.halted import RUNNING
-from registrations.token_types import devices_of
+from registrations.messages import devices_of
 
 DRAINED = Halt.Kind.DRAINED.value
 SWITCHES: LiteralString = f"""

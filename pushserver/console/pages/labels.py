@@ -11,10 +11,10 @@ from django.apps import apps
 from django.conf import settings
 
 from kit.buckets.bucket import BucketLimits
-from notifications.acceptance.limits import APART_LIMITS
+from notifications.acceptance.storing import APART_LIMITS
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification
-from notifications.rules.policy import Verdict, Wish
+from notifications.policy import Verdict, Wish
 from pushserver.console.health.indicators import duration
 from pushserver.console.parts import parts
 from waku_bridge.models import OutboundReply

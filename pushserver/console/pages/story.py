@@ -14,12 +14,12 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, Q
 
 from kit.display import counted, exact
-from notifications.acceptance.limits import EFFECTS
+from notifications.acceptance.storing import EFFECTS
 from notifications.messages import ChannelKey, Effect, Outcome, PushLimit, channel_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue
+from notifications.policy import Wish
 from notifications.queues.breakers import BY_OPERATOR
-from notifications.rules.policy import Wish
-from notifications.rules.reports import Decided, unpack
+from notifications.reports import Decided, unpack
 from pushserver.console.notifications.admin import PUSH_CONTENT
 from pushserver.console.notifications.halted import covering
 from pushserver.console.pages import labels

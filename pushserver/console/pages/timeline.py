@@ -25,7 +25,7 @@ from kit.display import host_of
 from kit.telemetry import trace_of
 from notifications.messages import Effect
 from notifications.models import Attempt, Halt, NotificationRequest
-from notifications.rules.reports import unpack
+from notifications.reports import unpack
 from pushserver.console.notifications.admin import kind_of, notification_url, request_url, timeline_url, type_name
 from pushserver.console.pages.labels import CLASSES, NO_SUCH_NOTIFICATION, PROBED
 from pushserver.console.pages.links import links_to_recipient

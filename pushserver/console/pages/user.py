@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from kit.db.clock import database_now
 from kit.db.partitions import UNDER_WAY
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
-from notifications.rules.reports import unpack
+from notifications.reports import unpack
 from pushserver.console.notifications.admin import PUSH_CONTENT, request_timeline_url, timeline_url, type_name
 from pushserver.console.pages import labels
 from pushserver.console.pages.links import user_url
@@ -42,8 +42,8 @@ from pushserver.console.toolkit.search import KEY_HASH_DIGITS, hash_digits
 from pushserver.console.toolkit.times import HOUR
 from pushserver.console.waku import erasure
 from pushserver.models import AccessRecord
+from registrations.messages import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
-from registrations.token_types import name_of
 
 # Limit of rows of each kind, so that a client with thousands of installations does not make this page slow.
 MAX_ROWS = 50

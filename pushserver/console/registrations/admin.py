@@ -26,8 +26,8 @@ from pushserver.console.toolkit.lists import RecentValuesFilter, WordFilter
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import hash_digits, spellings
 from pushserver.console.toolkit.times import HOUR
+from registrations.messages import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from registrations.token_types import name_of
 
 KEY_HASH_BYTES = 64
 GRANT_SECRETS = ("signature", "access_token_digest")

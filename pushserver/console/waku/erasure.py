@@ -27,7 +27,7 @@ from notifications.models import (
 )
 from pushserver.console.notifications.removal import forget_keys, remove_notifications, remove_requests
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.inbox import inbox
 from waku_bridge.models import DeadLetter, EndedEnvelope, EndedReply, OpenEnvelope, OpenReply
 from waku_bridge.query_topics import stop_listening_to
@@ -61,7 +61,7 @@ def find_traces(key_hash: bytes) -> Traces:
         Registration.objects.filter(public_key_hash=key_hash).count(),
         Grant.objects.filter(registration__public_key_hash=key_hash).count(),
         Notification.objects.filter(public_key_hash=key_hash).count(),
-        TopicKey.objects.filter(name=topics.query_name(key_hash)).count(),
+        TopicKey.objects.filter(name=wire.query_name(key_hash)).count(),
     )
 
 
@@ -71,7 +71,7 @@ def forget(key_hash: bytes, *, now: datetime) -> Traces:
 
     A push that a worker is sending at this moment may still arrive.
     """
-    name = topics.query_name(key_hash)
+    name = wire.query_name(key_hash)
     asked = _lock_queries(name)
     lock_all_about(key_hash)
     found = find_traces(key_hash)
@@ -91,14 +91,14 @@ def _lock_queries(name: str) -> list[bytes]:
     """
     if _is_shared(name):
         return []
-    own = {"content_topic": topics.content_topic(name)}
+    own = {"content_topic": wire.content_topic(name)}
     on_topic = [table.objects.filter(**own).order_by("hash") for table in (OpenEnvelope, EndedEnvelope)]
     return [bytes(row.hash) for rows in on_topic for row in rows.select_for_update().only("hash")]
 
 
 def _is_shared(name: str) -> bool:
     """Return whether the query topic of another user has the same four bytes."""
-    return TopicKey.objects.filter(topic=int.from_bytes(topics.topic(name))).exclude(name=name).exists()
+    return TopicKey.objects.filter(topic=int.from_bytes(wire.topic(name))).exclude(name=name).exists()
 
 
 def _remove_registrations(registrations: QuerySet[Registration], *, now: datetime) -> None:
@@ -152,7 +152,7 @@ def _remove_query_topic(name: str, asked: Collection[bytes], *, now: datetime) -
     """Remove the topic, and the contents of the envelopes ``asked`` with queries about this user. Their rows stay."""
     stop_listening_to(name)
     if not _is_shared(name):
-        DeadLetter.objects.filter(content_topic=topics.content_topic(name)).delete()
+        DeadLetter.objects.filter(content_topic=wire.content_topic(name)).delete()
     _remove_replies(asked)
     inbox.drop(asked, FORGOTTEN, now=now)
     envelopes = EndedEnvelope.objects.filter(hash__in=asked)

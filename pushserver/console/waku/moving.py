@@ -19,8 +19,8 @@ from registrations import registering
 from registrations.messages import RegistrationMessage
 from registrations.rules import Acceptance
 from waku_bridge import query_topics
-from waku_bridge.codec.bodies import parse_registration
 from waku_bridge.codec.errors import CodecError
+from waku_bridge.codec.wire import parse_registration
 from waku_bridge.messages import BRIDGE
 
 BATCH_SIZE = 500

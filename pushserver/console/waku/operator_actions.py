@@ -17,10 +17,10 @@ from django.db import transaction
 from kit.batches.batch import wake
 from kit.db.base import fetch
 from registrations.models import TopicKey
-from waku_bridge.codec import topics
-from waku_bridge.identity import own_content_topics
+from waku_bridge.codec import wire
 from waku_bridge.inbox import inbox
 from waku_bridge.models import ENVELOPE, DeadLetter, EndedEnvelope
+from waku_bridge.query_topics import own_content_topics
 from waku_bridge.reading.pages import Page, Reader
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ def _topics_of(raw: Any) -> set[str]:
     topic = raw.get("contentTopic") if isinstance(raw, dict) else None
     if not isinstance(topic, str):
         return set()
-    topic_number = topics.number(topic)
+    topic_number = wire.topic_number(topic)
     is_queried = topic_number is not None and TopicKey.objects.filter(topic=topic_number).exists()
     return {topic} if is_queried or topic in own_content_topics() else set()
 

@@ -23,7 +23,6 @@ from pushserver.console.parts import Evidence, KeyUse, ListPage, Operations, Pee
 from pushserver.console.waku import indicators, metrics
 from pushserver.console.waku.indicators import Failed, Reached, Store, WakuFacts
 from registrations.models import Grant, Registration
-from waku_bridge.identity import server_identities
 from waku_bridge.inbox import faults
 from waku_bridge.messages import BRIDGE, LEADER
 from waku_bridge.models import (
@@ -33,6 +32,7 @@ from waku_bridge.models import (
     OutboundReply,
     StoreWatermark,
 )
+from waku_bridge.query_topics import server_identities
 from waku_bridge.reading.live import LAST_READ, LastRead
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

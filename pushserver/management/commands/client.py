@@ -35,8 +35,8 @@ from waku_bridge.client.state import (
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import chat_hash, chat_key
 from waku_bridge.dialect import NodeError
-from waku_bridge.identity import server_identity
 from waku_bridge.node import WakuNode
+from waku_bridge.query_topics import server_identity
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.1

@@ -14,7 +14,7 @@ from kit.db.clock import database_now
 from pushserver.console.waku import sqlcipher
 from pushserver.console.waku.moving import NotStatusGoError, carry_over, is_carried_over, read
 from waku_bridge.codec.keys import chat_key
-from waku_bridge.identity import server_identities, server_identity
+from waku_bridge.query_topics import server_identities, server_identity
 
 
 class Command(BaseCommand):

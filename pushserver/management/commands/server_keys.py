@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 from pushserver.console.parts import KeyUse, parts
 from waku_bridge.codec.keys import chat_key
-from waku_bridge.identity import server_identities, server_identity
+from waku_bridge.query_topics import server_identities, server_identity
 
 
 class Command(BaseCommand):

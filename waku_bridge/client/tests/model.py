@@ -12,12 +12,12 @@ from notifications.messages import PushRequest, Report, ReportError
 from registrations.messages import QueryInfo, RegistrationMessage
 from waku_bridge.client.core import Core, new_identity, topic_key
 from waku_bridge.client.events import Event
-from waku_bridge.codec import topics
-from waku_bridge.codec.bodies import PlainBody
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode, encode
 from waku_bridge.codec.errors import CodecError
 from waku_bridge.codec.keys import Identity, key_hash, sign_grant
 from waku_bridge.codec.tests.examples import NOW_NS, SERVER, repeatable
+from waku_bridge.codec.wire import PlainBody
 from waku_bridge.messages import (
     Decoded,
     PushResponse,
@@ -74,7 +74,7 @@ class ModelServer:
 
     def open(self, message: WakuMessage) -> Decoded | None:
         keys: list[Identity | bytes] = [self.identity]
-        keys += [topic_key(topics.query_name(key_hash(client))) for client in sorted(self.clients)]
+        keys += [topic_key(wire.query_name(key_hash(client))) for client in sorted(self.clients)]
         try:
             return decode(message.payload, keys, self.identity)
         except CodecError:

@@ -26,7 +26,7 @@ from waku_bridge.client.state import (
     write,
 )
 from waku_bridge.client.tests.model import BACKOFF, SECOND, ModelServer, World, sealed
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import Identity, decode
 from waku_bridge.codec.keys import author_hash
 from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, OUTSIDER, SENDER, SERVER, UUID, repeatable, sent_payload
@@ -71,7 +71,7 @@ def test_a_registration_carries_a_grant_for_each_server_and_the_same_about_the_d
     assert to_server.grant_verified
     assert to_outsider.grant_verified
     assert replace(to_server.registration, grant=b"") == replace(to_outsider.registration, grant=b"")
-    assert first.content_topic == topics.content_topic(topics.personal_name(SERVER.pub33))
+    assert first.content_topic == wire.content_topic(wire.personal_name(SERVER.pub33))
 
 
 @pytest.mark.requirement("R12", "R15", "R16")
@@ -384,9 +384,9 @@ def _opened(message: WakuMessage, server: Identity = SERVER) -> Registration:
 
 
 def _contact_code(message: WakuMessage, client: Identity = CLIENT) -> ContactCodeAdvertisement:
-    name = topics.contact_code_name(client.pub33)
-    assert message.content_topic == topics.content_topic(name)
-    decoded = decode(message.payload, [topics.symmetric_key(name)], client)
+    name = wire.contact_code_name(client.pub33)
+    assert message.content_topic == wire.content_topic(name)
+    decoded = decode(message.payload, [wire.symmetric_key(name)], client)
     assert decoded.author == client.pub33
     return decoded.body
 

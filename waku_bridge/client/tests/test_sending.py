@@ -23,11 +23,17 @@ from waku_bridge.client.tests.model import (
     sealed,
     topic_key,
 )
-from waku_bridge.codec import topics
-from waku_bridge.codec.bodies import PlainBody
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode, encode
-from waku_bridge.codec.keys import Identity, author_hash, chat_hash, sign_grant
-from waku_bridge.codec.sealing import parse_frame, unseal_on_topic, unseal_to_key
+from waku_bridge.codec.keys import (
+    Identity,
+    author_hash,
+    chat_hash,
+    parse_frame,
+    sign_grant,
+    unseal_on_topic,
+    unseal_to_key,
+)
 from waku_bridge.codec.tests.examples import (
     ACCESS_TOKEN,
     CLIENT,
@@ -39,6 +45,7 @@ from waku_bridge.codec.tests.examples import (
     UUID,
     repeatable,
 )
+from waku_bridge.codec.wire import PlainBody
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
     Decoded,
@@ -52,7 +59,7 @@ from waku_bridge.messages import (
 OTHER_ID = b"\x0b" * 32
 PHONES = [f"{number}0000000-0000-4000-8000-000000000000" for number in range(1, 6)]
 NEW_TOKEN = "c0ffee00-0000-4000-8000-000000000002"
-CODE_NAME = topics.contact_code_name(CLIENT.pub33)
+CODE_NAME = wire.contact_code_name(CLIENT.pub33)
 
 
 @pytest.fixture
@@ -84,7 +91,7 @@ def test_queries_and_requests_show_keys_that_are_used_once(sender: SendingClient
     sender.notify(CLIENT.pub33, sender.one_to_one(), OTHER_ID)
     _look_up(world, sender)
     query, request = world.sent[:2]
-    key = topic_key(topics.query_name(CLIENT.key_hash))
+    key = topic_key(wire.query_name(CLIENT.key_hash))
     _data, query_signer = parse_frame(unseal_on_topic(query.payload, key))
     _data, request_signer = parse_frame(unseal_to_key(request.payload, SERVER.private_key))
     assert decode(query.payload, [key], SERVER).body == Query((CLIENT.key_hash,))
@@ -98,7 +105,7 @@ def test_queries_and_requests_show_keys_that_are_used_once(sender: SendingClient
 def test_a_request_to_the_topic_of_its_server_carries_the_content_of_the_sender(sender, server, chat) -> None:
     me = author_hash(SENDER.pub33)
     world = _notified(sender, server, content=sender.mention(chat, b"sealed") if chat else sender.one_to_one(b"sealed"))
-    assert world.sent[-1].content_topic == topics.content_topic(topics.partitioned_name(SERVER.pub33))
+    assert world.sent[-1].content_topic == wire.content_topic(wire.partitioned_name(SERVER.pub33))
     (asked,) = server.received[-1].body.notifications
     assert (asked.public_key_hash, asked.installation_id, asked.access_token) == (CLIENT.key_hash, UUID, ACCESS_TOKEN)
     kind = NotificationType.MENTION if chat else NotificationType.MESSAGE
@@ -453,7 +460,7 @@ def _asked(sender: SendingClient) -> tuple[World, Decoded]:
     """Have the sender query for the client, and return the world and the query."""
     world = World()
     _look_up(world, sender)
-    return world, decode(world.sent[-1].payload, [topic_key(topics.query_name(CLIENT.key_hash))], SERVER)
+    return world, decode(world.sent[-1].payload, [topic_key(wire.query_name(CLIENT.key_hash))], SERVER)
 
 
 def _answer(question: Decoded, *info: QueryInfo) -> WakuMessage:
@@ -492,7 +499,7 @@ def _advertised(
         timestamp_ns=world.now_ns - round(age_seconds * SECOND),
         random_bytes=RANDOM,
     )
-    return world.report(sender, replace(encoded.message, content_topic=topics.content_topic(CODE_NAME)))
+    return world.report(sender, replace(encoded.message, content_topic=wire.content_topic(CODE_NAME)))
 
 
 def _reasons(events: Iterable[Event]) -> list[Reason]:

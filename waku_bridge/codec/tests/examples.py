@@ -8,7 +8,7 @@ from coincurve import PrivateKey
 
 from notifications.messages import NotificationType, PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage, TokenType
-from waku_bridge.codec import envelope, sealing
+from waku_bridge.codec import envelope, keys
 from waku_bridge.codec.keys import Identity, keccak256, sign_grant
 from waku_bridge.messages import (
     ContactCodeAdvertisement,
@@ -95,5 +95,5 @@ def sent_payload(payload: bytes, message_type: int, **differences: object) -> by
 
 def framed(data: bytes, signer: Identity | None = CLIENT) -> bytes:
     """Return the Waku payload of a frame with any data, signed or not, which the server decrypts."""
-    built = sealing.build_frame(data, signer.private_key if signer else None, repeatable())
-    return sealing.seal_to_key(built, SERVER.pub33, repeatable())
+    built = keys.build_frame(data, signer.private_key if signer else None, repeatable())
+    return keys.seal_to_key(built, SERVER.pub33, repeatable())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from notifications.messages import PushNotification, PushRequest, Report
 from registrations.messages import QueryInfo, RegistrationMessage
-from waku_bridge.codec import bodies
+from waku_bridge.codec import wire
 from waku_bridge.codec.errors import MalformedBody, TooLarge
 from waku_bridge.codec.pb import push_notifications_pb2 as pb
 from waku_bridge.codec.tests.examples import BODIES, NOTIFICATION, REGISTRATION
@@ -48,19 +48,19 @@ UNKNOWN_FIELD = b"\xa2\x06\x03new"  # field 100, bytes
 
 def parse(message_type, payload):
     if message_type is MessageType.REGISTRATION:
-        return bodies.parse_registration(payload)
-    return bodies.parse(message_type, payload)
+        return wire.parse_registration(payload)
+    return wire.parse(message_type, payload)
 
 
 @pytest.mark.requirement("R6")
 @given(PLAIN_BODIES | REGISTRATIONS)
 def test_reads_every_body_it_writes(body):
-    assert parse(*bodies.serialize(body)) == body
+    assert parse(*wire.serialize(body)) == body
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_skips_unknown_fields_and_refuses_every_truncation_or_reads_less(body):
-    message_type, payload = bodies.serialize(body)
+    message_type, payload = wire.serialize(body)
     assert parse(message_type, payload + UNKNOWN_FIELD) == body
     for end in range(len(payload)):
         with suppress(MalformedBody):
@@ -96,29 +96,29 @@ def test_refuses_strings_that_are_not_utf8(message_type, payload):
 def test_refuses_a_request_with_an_id_that_is_too_long(differences, message_id, is_taken):
     request = PushRequest(message_id, (replace(NOTIFICATION, **differences), NOTIFICATION))
     with nullcontext() if is_taken else pytest.raises(TooLarge):
-        assert bodies.parse(*bodies.serialize(request)) == request
+        assert wire.parse(*wire.serialize(request)) == request
 
 
 def test_a_body_may_be_as_long_as_the_limit():
     def request(size):
         return PushRequest(b"m", (replace(NOTIFICATION, message=bytes(size)),))
 
-    _, long = bodies.serialize(request(100_000))
-    message_type, longest = bodies.serialize(request(100_000 + bodies.MAX_BODY_BYTES - len(long)))
-    assert len(longest) == bodies.MAX_BODY_BYTES
-    bodies.parse(message_type, longest)
+    _, long = wire.serialize(request(100_000))
+    message_type, longest = wire.serialize(request(100_000 + wire.MAX_BODY_BYTES - len(long)))
+    assert len(longest) == wire.MAX_BODY_BYTES
+    wire.parse(message_type, longest)
 
 
 def test_a_malformed_body_does_not_show_in_the_error():
     with pytest.raises(MalformedBody) as caught:
-        bodies.parse_registration(b"\x12\x07secr\xffet")
+        wire.parse_registration(b"\x12\x07secr\xffet")
     assert str(caught.value) == "malformed_body"
     assert isinstance(caught.value.__cause__, DecodeError)
     assert "secr" not in str(caught.value.__cause__)
 
 
 def test_skips_the_chat_identity_of_a_contact_code():
-    assert bodies.parse(MessageType.CONTACT_CODE_ADVERTISEMENT, b"\x12\x02\x08\x01") == ContactCodeAdvertisement()
+    assert wire.parse(MessageType.CONTACT_CODE_ADVERTISEMENT, b"\x12\x02\x08\x01") == ContactCodeAdvertisement()
 
 
 def test_every_field_of_a_registration_has_a_place():
@@ -144,12 +144,12 @@ FIELDS = {
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
 def test_counts_fields_of_every_wire_type(field):
-    assert bodies.has_more_fields(field * 3, 2)
-    assert not bodies.has_more_fields(field * 3, 3)
+    assert wire.has_more_fields(field * 3, 2)
+    assert not wire.has_more_fields(field * 3, 3)
 
 
 @pytest.mark.parametrize("rest", [WRONG, b"\x0e", b"\x08", b"\x08" + b"\xff" * 10 + b"\x01"])
 def test_leaves_malformed_bodies_to_the_parser(rest):
-    assert not bodies.has_more_fields(b"\x08\x01" + rest, 1)
-    assert not bodies.has_more_fields(rest, 0)
-    assert not bodies.has_more_fields(b"", 0)
+    assert not wire.has_more_fields(b"\x08\x01" + rest, 1)
+    assert not wire.has_more_fields(rest, 0)
+    assert not wire.has_more_fields(b"", 0)

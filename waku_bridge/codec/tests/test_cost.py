@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from notifications.messages import PushNotification, PushRequest
-from waku_bridge.codec import bodies, sealing
+from waku_bridge.codec import keys, wire
 from waku_bridge.codec.envelope import decode, encode
 from waku_bridge.codec.errors import CodecError, NotAccepted, TooLarge
 from waku_bridge.codec.keys import shared_key
@@ -23,12 +23,12 @@ from waku_bridge.codec.tests.examples import CLIENT, NOW_NS, SERVER, UUID, frame
 from waku_bridge.messages import MessageType
 
 ACCEPTED = {MessageType.REGISTRATION, MessageType.QUERY, MessageType.REQUEST}
-MOST = bodies.MAX_BODY_BYTES
+MOST = wire.MAX_BODY_BYTES
 
 
 def registration(body: bytes) -> bytes:
     key = shared_key(CLIENT.private_key, SERVER.private_key.public_key)
-    return sent_payload(sealing.seal_body(body, key, os.urandom), MessageType.REGISTRATION)
+    return sent_payload(keys.seal_body(body, key, os.urandom), MessageType.REGISTRATION)
 
 
 def many(entry: bytes, size: int = MOST) -> bytes:
@@ -84,7 +84,7 @@ def cost(payload: bytes) -> int:
 @pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_payload_costs_more_than_five_honest_requests(payload: bytes) -> None:
     cost(HONEST)  # so that values that are computed once are in memory
-    assert len(payload) <= bodies.MAX_ENVELOPE_BYTES
+    assert len(payload) <= wire.MAX_ENVELOPE_BYTES
     assert cost(payload) <= 5 * cost(HONEST)
 
 

@@ -2,9 +2,10 @@ import os
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from registrations.messages import RegistrationMessage
-from waku_bridge.codec import bodies, envelope, errors, sealing, topics
+from waku_bridge.codec import envelope, errors, keys, wire
 from waku_bridge.codec.keys import parse_public_key, shared_key
 from waku_bridge.codec.pb.application_metadata_message_pb2 import ApplicationMetadataMessage
 from waku_bridge.codec.pb.protocol_message_pb2 import ProtocolMessage
@@ -47,7 +48,7 @@ def decode(payload, keys=(SERVER,)):
 def sealed_registration(content, *, server=SERVER, signer=CLIENT):
     """Return the Waku payload of a registration of the client whose decrypted body is any bytes."""
     shared = shared_key(CLIENT.private_key, parse_public_key(server.pub33))
-    return sent_payload(sealing.seal_body(content, shared, repeatable()), MessageType.REGISTRATION, signer=signer)
+    return sent_payload(keys.seal_body(content, shared, repeatable()), MessageType.REGISTRATION, signer=signer)
 
 
 def wrapped(amm):
@@ -60,11 +61,11 @@ def message(**fields):
     return framed(ApplicationMetadataMessage(**fields).SerializeToString())
 
 
-AMM, MESSAGE_ID = envelope.build_signed(bodies.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
-CONTENT = bodies.serialize(REGISTRATION)[1]
-MOST_KEYS = Query((CLIENT.key_hash,) * bodies.MAX_QUERY_KEYS)
-MOST_NOTIFICATIONS = replace(REQUEST, notifications=(NOTIFICATION,) * bodies.MAX_NOTIFICATIONS)
-LONG = bytes(bodies.MAX_BODY_BYTES)
+AMM, MESSAGE_ID = envelope.build_signed(wire.serialize(REQUEST)[1], MessageType.REQUEST, CLIENT)
+CONTENT = wire.serialize(REGISTRATION)[1]
+MOST_KEYS = Query((CLIENT.key_hash,) * wire.MAX_QUERY_KEYS)
+MOST_NOTIFICATIONS = replace(REQUEST, notifications=(NOTIFICATION,) * wire.MAX_NOTIFICATIONS)
+LONG = bytes(wire.MAX_BODY_BYTES)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
@@ -81,7 +82,7 @@ def test_a_message_is_decoded_as_it_was_encoded_to_a_key_or_on_a_topic(body):
 
 
 def test_every_message_type_can_be_sent():
-    assert {bodies.serialize(body)[0] for body in BODIES} == set(MessageType)
+    assert {wire.serialize(body)[0] for body in BODIES} == set(MessageType)
 
 
 @pytest.mark.requirement("SR1")
@@ -97,7 +98,7 @@ def test_tries_each_key_because_names_may_share_a_topic():
 
 @pytest.mark.parametrize("keys", [[], [OUTSIDER], [b"\x08" * 32], [OUTSIDER, b"\x08" * 32], [bytes(32)]])
 def test_drops_a_payload_that_no_key_opens(keys):
-    under_zeros = sealing.AESGCM(bytes(32)).encrypt(bytes(12), b"frame", None) + bytes(12)
+    under_zeros = AESGCM(bytes(32)).encrypt(bytes(12), b"frame", None) + bytes(12)
     for payload in (sent(REQUEST).message.payload, under_zeros):
         with pytest.raises(errors.NotDecryptable):
             decode(payload, keys)
@@ -105,7 +106,7 @@ def test_drops_a_payload_that_no_key_opens(keys):
 
 # The payloads that are dropped for each reason. They are made in the test, which may find a fault in the making, too.
 DROPPED = {
-    errors.NotDecryptable: lambda: [b"\x04" * bodies.MAX_PAYLOAD_BYTES],
+    errors.NotDecryptable: lambda: [b"\x04" * wire.MAX_PAYLOAD_BYTES],
     errors.UnsignedFrame: lambda: [framed(AMM, signer=None)],
     # the signer of the frame is not trusted instead
     errors.UnsignedMessage: lambda: [message(payload=CONTENT, type=MessageType.REQUEST)],
@@ -132,7 +133,7 @@ DROPPED = {
         sent_payload(b"\xff", message_type) for message_type in set(MessageType) - {MessageType.REGISTRATION}
     ],
     errors.TooLarge: lambda: [
-        b"\x04" * (bodies.MAX_PAYLOAD_BYTES + 1),
+        b"\x04" * (wire.MAX_PAYLOAD_BYTES + 1),
         *(
             sent(body).message.payload
             for body in (
@@ -234,18 +235,18 @@ LISTS = ("allowed_key_list", "blocked_chat_list", "muted_chat_list", "allowed_me
 UNREADABLE = {
     "no protobuf": b"\xff",
     "no UTF-8": b"\x12\x01\xff",
-    "too long": bytes(bodies.MAX_BODY_BYTES + 1),
+    "too long": bytes(wire.MAX_BODY_BYTES + 1),
     "too long a grant": replace(REGISTRATION, grant=LONG),
-    "too long a text in bytes": replace(REGISTRATION, device_token="é" * (bodies.MAX_TOKEN_BYTES // 2 + 1)),
-    **{name: replace(REGISTRATION, **{name: "t" * (bodies.MAX_TOKEN_BYTES + 1)}) for name in TEXTS},
-    **{name: replace(REGISTRATION, **{name: (b"\1",) * (bodies.MAX_LIST_ENTRIES + 1)}) for name in LISTS},
+    "too long a text in bytes": replace(REGISTRATION, device_token="é" * (wire.MAX_TOKEN_BYTES // 2 + 1)),
+    **{name: replace(REGISTRATION, **{name: "t" * (wire.MAX_TOKEN_BYTES + 1)}) for name in TEXTS},
+    **{name: replace(REGISTRATION, **{name: (b"\1",) * (wire.MAX_LIST_ENTRIES + 1)}) for name in LISTS},
 }
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_reports_a_body_that_decrypts_and_cannot_be_read(case):
     unreadable = UNREADABLE[case]
-    content = unreadable if isinstance(unreadable, bytes) else bodies.serialize(unreadable)[1]
+    content = unreadable if isinstance(unreadable, bytes) else wire.serialize(unreadable)[1]
     body = decode(sealed_registration(content)).body
     assert (body.registration, body.content, len(body.request_id)) == (None, content, 64)
 
@@ -253,11 +254,11 @@ def test_reports_a_body_that_decrypts_and_cannot_be_read(case):
 def test_reads_a_body_at_the_limits_and_an_empty_one():
     largest = replace(
         REGISTRATION,
-        device_token="t" * bodies.MAX_TOKEN_BYTES,
-        blocked_chat_list=(b"\1",) * bodies.MAX_LIST_ENTRIES,
+        device_token="t" * wire.MAX_TOKEN_BYTES,
+        blocked_chat_list=(b"\1",) * wire.MAX_LIST_ENTRIES,
     )
     assert opened(largest).registration == largest
-    assert len(sealed_registration(LONG)) <= bodies.MAX_ENVELOPE_BYTES
+    assert len(sealed_registration(LONG)) <= wire.MAX_ENVELOPE_BYTES
     assert decode(sealed_registration(b"")).body.registration == RegistrationMessage("", 0)
 
 
@@ -286,7 +287,7 @@ STAMPED = {"timestamp_ns": NOW_NS, "random_bytes": os.urandom}
 )
 def test_replies_go_to_the_partitioned_topic_of_the_author(body):
     reply = envelope.encode(body, signer=SERVER, recipient=SENDER.pub33, **STAMPED).message
-    assert reply.content_topic == topics.content_topic(topics.partitioned_name(SENDER.pub33))
+    assert reply.content_topic == wire.content_topic(wire.partitioned_name(SENDER.pub33))
     assert (reply.version, reply.ephemeral, reply.timestamp_ns) == (1, False, NOW_NS)
     decoded = envelope.decode(reply.payload, [SENDER], SENDER)
     assert (decoded.author, decoded.body) == (SERVER.pub33, body)
@@ -295,10 +296,10 @@ def test_replies_go_to_the_partitioned_topic_of_the_author(body):
 ADVERTISEMENT = ContactCodeAdvertisement((INFO,))
 TO_SERVER, ON_TOPIC = {"recipient": SERVER.pub33}, {"topic_key": TOPIC_KEY}
 ENCODED = {
-    "registration": (REGISTRATION, TO_SERVER, topics.personal_name(SERVER.pub33)),
-    "request": (REQUEST, TO_SERVER, topics.partitioned_name(SERVER.pub33)),
+    "registration": (REGISTRATION, TO_SERVER, wire.personal_name(SERVER.pub33)),
+    "request": (REQUEST, TO_SERVER, wire.partitioned_name(SERVER.pub33)),
     "query": (QUERY, ON_TOPIC, CLIENT.key_hash.hex()),
-    "contact code": (ADVERTISEMENT, ON_TOPIC, topics.contact_code_name(CLIENT.pub33)),
+    "contact code": (ADVERTISEMENT, ON_TOPIC, wire.contact_code_name(CLIENT.pub33)),
 }
 
 
@@ -307,7 +308,7 @@ ENCODED = {
 def test_each_message_goes_to_its_topic_and_bears_its_time(name):
     body, sealed, topic_name = ENCODED[name]
     encoded = envelope.encode(body, signer=CLIENT, **sealed, **STAMPED)
-    assert encoded.message.content_topic == topics.content_topic(topic_name)
+    assert encoded.message.content_topic == wire.content_topic(topic_name)
     assert encoded.message.timestamp_ns == NOW_NS
     decoded = decode(encoded.message.payload, [SERVER, TOPIC_KEY])
     assert (decoded.message_id, decoded.author) == (encoded.message_id, CLIENT.pub33)
@@ -323,10 +324,10 @@ def test_the_frame_is_signed_by_the_signer_unless_another_key_is_given(outer_sig
     query = envelope.encode(QUERY, **ON_TOPIC, **names, **STAMPED)
     request = envelope.encode(REQUEST, **TO_SERVER, **names, **STAMPED)
     frames = [
-        sealing.unseal_on_topic(query.message.payload, TOPIC_KEY),
-        sealing.unseal_to_key(request.message.payload, SERVER.private_key),
+        keys.unseal_on_topic(query.message.payload, TOPIC_KEY),
+        keys.unseal_to_key(request.message.payload, SERVER.private_key),
     ]
-    assert [sealing.parse_frame(each)[1].format() for each in frames] == [(outer_signer or SENDER).pub33] * 2
+    assert [keys.parse_frame(each)[1].format() for each in frames] == [(outer_signer or SENDER).pub33] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.messages import WakuMessage
 
 RFC_TOPIC = "/waku/2/default-waku/proto"
@@ -37,13 +37,13 @@ STATUS_HASHES = [
     + [("/waku/2/rs/16/32", replace(STATUS_MESSAGE, **fields), expected) for fields, expected in STATUS_HASHES],
 )
 def test_hashes_the_messages_of_rfc_14_and_timestamps_as_signed_big_endian(topic, message, expected):
-    assert topics.message_hash(topic, message).hex() == expected
+    assert wire.message_hash(topic, message).hex() == expected
 
 
 def test_the_hash_depends_on_the_pubsub_topic_and_neither_on_version_nor_on_ephemeral():
     changed = replace(STATUS_MESSAGE, version=0, ephemeral=True)
-    assert topics.message_hash("topic", changed) == topics.message_hash("topic", STATUS_MESSAGE)
-    assert topics.message_hash("32", STATUS_MESSAGE) != topics.message_hash("64", STATUS_MESSAGE)
+    assert wire.message_hash("topic", changed) == wire.message_hash("topic", STATUS_MESSAGE)
+    assert wire.message_hash("32", STATUS_MESSAGE) != wire.message_hash("64", STATUS_MESSAGE)
 
 
 # Content topics -------------------------------------------------------------------------------------------------------
@@ -51,11 +51,11 @@ def test_the_hash_depends_on_the_pubsub_topic_and_neither_on_version_nor_on_ephe
 
 @given(st.integers(0, 2**32 - 1))
 def test_reads_the_number_that_it_writes(topic):
-    assert topics.number(topics.of_number(topic)) == topic
+    assert wire.topic_number(wire.topic_of_number(topic)) == topic
 
 
 def test_the_content_topic_of_a_name_has_the_number_of_its_hash():
-    assert topics.content_topic("a name") == topics.of_number(int.from_bytes(topics.topic("a name")))
+    assert wire.content_topic("a name") == wire.topic_of_number(int.from_bytes(wire.topic("a name")))
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_the_content_topic_of_a_name_has_the_number_of_its_hash():
     ],
 )
 def test_another_spelling_is_another_topic(other):
-    assert topics.number(other) is None
+    assert wire.topic_number(other) is None

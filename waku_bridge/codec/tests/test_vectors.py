@@ -9,7 +9,7 @@ from coincurve import PrivateKey
 from pushserver.console.waku.chat_keys import parse_chat_key
 from registrations.messages import is_uuid
 from waku_bridge.client import access_tokens
-from waku_bridge.codec import bodies, envelope, sealing, topics
+from waku_bridge.codec import envelope, keys, wire
 from waku_bridge.codec.errors import CodecError, Segment, UnsignedMessage
 from waku_bridge.codec.keys import (
     Identity,
@@ -67,28 +67,28 @@ def test_hashes_with_shake256(vector):
 def test_names_topics(vector):
     public_key = parse_public_key(unhex(vector["public_key"])).format()
     name = {
-        "partitioned": topics.partitioned_name,
-        "personal": topics.personal_name,
-        "contact_code": topics.contact_code_name,
-        "query": lambda key: topics.query_name(key_hash(key)),
+        "partitioned": wire.partitioned_name,
+        "personal": wire.personal_name,
+        "contact_code": wire.contact_code_name,
+        "query": lambda key: wire.query_name(key_hash(key)),
     }[vector["id"].split(".")[1]](public_key)
     assert name == vector["name"]
-    assert topics.topic(name).hex() == vector["topic4"]
-    assert topics.content_topic(name) == vector["content_topic"]
+    assert wire.topic(name).hex() == vector["topic4"]
+    assert wire.content_topic(name) == vector["content_topic"]
 
 
 @pytest.mark.requirement("SR18")
 @vectors_of("topic_negative")
 def test_does_not_use_the_query_topic_of_the_spec_text(vector):
-    assert topics.topic(vector["name"]).hex() == vector["topic4"]
-    assert topics.query_name(CLIENT.key_hash) == vector["name"].removeprefix("0x")
-    assert topics.content_topic(topics.query_name(CLIENT.key_hash)) != vector["content_topic"]
+    assert wire.topic(vector["name"]).hex() == vector["topic4"]
+    assert wire.query_name(CLIENT.key_hash) == vector["name"].removeprefix("0x")
+    assert wire.content_topic(wire.query_name(CLIENT.key_hash)) != vector["content_topic"]
 
 
 @pytest.mark.requirement("W3")
 @vectors_of("pbkdf2")
 def test_derives_topic_keys(vector):
-    assert topics.symmetric_key(vector["password_utf8"]).hex() == vector["key"]
+    assert wire.symmetric_key(vector["password_utf8"]).hex() == vector["key"]
 
 
 @vectors_of("ecdh_x")
@@ -126,25 +126,25 @@ def test_seals_access_tokens_for_contacts(vector):
 @vectors_of("registration")
 def test_opens_and_seals_registrations(vector):
     plaintext, sealed, key = unhex(vector["plaintext_protobuf"]), unhex(vector["amm_payload"]), unhex(vector["key"])
-    assert sealing.unseal_body(sealed, key) == plaintext
-    assert sealing.seal_body(plaintext, key, fixed(unhex(vector["nonce"]))) == sealed
-    assert bodies.serialize(bodies.parse_registration(plaintext)) == (MessageType.REGISTRATION, plaintext)
+    assert keys.unseal_body(sealed, key) == plaintext
+    assert keys.seal_body(plaintext, key, fixed(unhex(vector["nonce"]))) == sealed
+    assert wire.serialize(wire.parse_registration(plaintext)) == (MessageType.REGISTRATION, plaintext)
     assert shake256(sealed).hex() == vector["request_id"]
 
 
 @vectors_of("envelope")
 def test_decodes_envelopes(vector):
     message = WakuMessage(unhex(vector["v1_payload"]), vector["content_topic"], int(vector["timestamp_ns"]))
-    assert topics.serialize(message).hex() == vector["waku_message"]
+    assert wire.serialize_message(message).hex() == vector["waku_message"]
     decoded = envelope.decode(message.payload, [decryption_key(vector)], SERVER)
     assert decoded.author == identity(vector["amm_signer_private_key"]).pub33
     assert decoded.message_id.hex() == vector["message_id"]
     if isinstance(decoded.body, Registration):
         assert decoded.body.grant_verified
         assert decoded.body.request_id == shake256(unhex(vector["inner_payload"]))
-        assert bodies.serialize(decoded.body.registration)[1] == decoded.body.content
+        assert wire.serialize(decoded.body.registration)[1] == decoded.body.content
     else:
-        assert bodies.serialize(decoded.body) == (vector["amm_type"], unhex(vector["inner_payload"]))
+        assert wire.serialize(decoded.body) == (vector["amm_type"], unhex(vector["inner_payload"]))
 
 
 @pytest.mark.requirement("R4", "A2", "Q2", "N5", "SR9", "SQ2", "SN4")
@@ -162,8 +162,8 @@ def test_encodes_envelopes_to_the_byte(vector):
     )
     assert encoded.message_id.hex() == vector["message_id"]
     assert encoded.message.content_topic == vector["content_topic"]
-    assert topics.serialize(encoded.message).hex() == vector["waku_message"]
-    assert topics.message_hash(vector["pubsub_topic"], encoded.message).hex() == vector["waku_message_hash"]
+    assert wire.serialize_message(encoded.message).hex() == vector["waku_message"]
+    assert wire.message_hash(vector["pubsub_topic"], encoded.message).hex() == vector["waku_message_hash"]
 
 
 def recipient(vector):
@@ -187,23 +187,23 @@ def randomness(vector):
 def test_pads_frames_to_whole_blocks(vector):
     signer = CLIENT.private_key if vector["signed"] else None
     padding = bytes((7 * i + 1) % 256 for i in range(vector["padding_length"]))
-    built = sealing.build_frame(bytes(vector["data_length"]), signer, fixed(padding))
+    built = keys.build_frame(bytes(vector["data_length"]), signer, fixed(padding))
     assert len(built) == vector["frame_length"]
     assert built[0] == vector["flags"]
-    assert built[0] & sealing.LENGTH_BYTES_MASK == vector["size_field_length"]
+    assert built[0] & keys.LENGTH_BYTES_MASK == vector["size_field_length"]
     assert keccak256(built).hex() == vector["frame_keccak256"]
 
 
 @pytest.mark.requirement("W2")
 @vectors_of("v1_case")
 def test_accepts_the_frames_status_go_accepts(vector):
-    opened = sealing.unseal_on_topic(unhex(vector["v1_payload"]), unhex(vector["sym_key"]))
+    opened = keys.unseal_on_topic(unhex(vector["v1_payload"]), unhex(vector["sym_key"]))
     assert opened.hex() == vector["v1_frame"]
     if vector["accepted"]:
-        assert sealing.parse_frame(opened)[0].hex() == vector["data"]
+        assert keys.parse_frame(opened)[0].hex() == vector["data"]
     else:
         with pytest.raises(CodecError):
-            sealing.parse_frame(opened)
+            keys.parse_frame(opened)
 
 
 @pytest.mark.requirement("W2")
@@ -211,10 +211,10 @@ def test_accepts_the_frames_status_go_accepts(vector):
 def test_accepts_the_ciphertexts_status_go_accepts(vector):
     payload, private_key = unhex(vector["v1_payload"]), PrivateKey(unhex(vector["recipient_private_key"]))
     if vector["accepted"]:
-        assert sealing.parse_frame(sealing.unseal_to_key(payload, private_key))[0].hex() == vector["data"]
+        assert keys.parse_frame(keys.unseal_to_key(payload, private_key))[0].hex() == vector["data"]
     else:
         with pytest.raises(CodecError):
-            sealing.parse_frame(sealing.unseal_to_key(payload, private_key))
+            keys.parse_frame(keys.unseal_to_key(payload, private_key))
 
 
 @pytest.mark.requirement("W1")
@@ -238,8 +238,8 @@ def test_recognises_and_drops_segments(vector):
     assert keccak256(whole).hex() == vector["entire_message_hash"]
     assert len(vector["segments"]) == vector["data_segments"] + vector["parity_segments"]
     for segment in vector["segments"]:
-        payload = sealing.seal_on_topic(
-            sealing.build_frame(unhex(segment), CLIENT.private_key, lambda size: b"\1" * size),
+        payload = keys.seal_on_topic(
+            keys.build_frame(unhex(segment), CLIENT.private_key, lambda size: b"\1" * size),
             TOPIC_KEY,
             bytes,
         )

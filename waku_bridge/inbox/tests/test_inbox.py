@@ -18,7 +18,7 @@ from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, regist
 from tests.rig.delivering import Process
 from tests.rig.logs import capture_logs
 from waku_bridge import tasks
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import Envelope, WakuMessage
 from waku_bridge.models import InboundEnvelope
@@ -33,7 +33,7 @@ def registered(count):
     """Register this number of key hashes, and return their content topics."""
     hashes = [number.to_bytes(64) for number in range(count)]
     listen_to(hashes, now=NOW)
-    return [topics.content_topic(topics.query_name(public_key_hash)) for public_key_hash in hashes]
+    return [wire.content_topic(wire.query_name(public_key_hash)) for public_key_hash in hashes]
 
 
 def garbage(content_topic):

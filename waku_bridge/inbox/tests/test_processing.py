@@ -42,10 +42,9 @@ from tests.rig.conversation import (
 from tests.rig.delivering import Process, RecordingGateway
 from tests.rig.rows import apn_token, delete_all
 from tests.rig.statements import at_once, beside
-from waku_bridge.codec import topics
-from waku_bridge.codec.bodies import serialize
+from waku_bridge.codec import wire
 from waku_bridge.codec.keys import Identity
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash, serialize
 from waku_bridge.inbox import inbox, processing
 from waku_bridge.inbox.processing import MESSAGE_TYPES, REGISTRATION_ERRORS
 from waku_bridge.messages import (
@@ -169,7 +168,7 @@ def test_a_query_finds_a_registration_of_the_same_batch():
 def test_two_users_whose_query_topics_collide_are_both_found():
     """Topics have 4 bytes: among a million users some hundred pairs share one. These two keys really do."""
     users = [Identity(PrivateKey(number.to_bytes(32))) for number in (74_949, 85_646)]
-    assert len({topics.content_topic(topics.query_name(user.key_hash)) for user in users}) == 1
+    assert len({wire.content_topic(wire.query_name(user.key_hash)) for user in users}) == 1
     say(*[registration(user) for user in users])
     for user, asker in zip(users, (EPHEMERAL, SENDER), strict=True):
         say(query(user.key_hash, signer=asker))

@@ -7,7 +7,7 @@ import pytest
 
 from kit.buckets.shared import Share, SharedBuckets
 from registrations.messages import QueryInfo
-from waku_bridge.codec.topics import content_topic, query_name
+from waku_bridge.codec.wire import content_topic, query_name
 from waku_bridge.inbox import queries
 from waku_bridge.inbox.queries import (
     EXCESS,

@@ -17,7 +17,7 @@ from tests.rig.delivering import fresh
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import statements
 from waku_bridge import models
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.dialect import Busy
 from waku_bridge.messages import PushResponse, WakuMessage
 from waku_bridge.models import OutboundReply

@@ -20,9 +20,9 @@ from tests.rig.delivering import Process, fresh, wait_for_wakeup
 from tests.rig.logs import capture_logs
 from tests.rig.rows import CONTENT_TOPIC, PUBSUB_TOPIC, make_reply
 from tests.rig.statements import refuse, statements
-from waku_bridge.codec import topics
+from waku_bridge.codec import wire
 from waku_bridge.codec.envelope import decode
-from waku_bridge.codec.topics import message_hash, serialize
+from waku_bridge.codec.wire import message_hash, serialize_message
 from waku_bridge.dialect import MessageTooLarge, NodeError
 from waku_bridge.messages import (
     MessageType,
@@ -355,7 +355,7 @@ def test_a_reply_is_sealed_for_its_receiver_on_the_shard_of_its_question():
     [outgoing] = recorded(PushResponse(b"m"), pubsub_topic="/waku/2/rs/16/64")
     row = OutboundReply.objects.get(pk=outgoing.id)
     assert row.pubsub_topic == "/waku/2/rs/16/64"
-    assert row.content_topic == topics.content_topic(topics.partitioned_name(EPHEMERAL.pub33))
+    assert row.content_topic == wire.content_topic(wire.partitioned_name(EPHEMERAL.pub33))
     assert (row.state, row.message_type, row.part) == (State.PENDING, MessageType.RESPONSE, 0)
     assert (row.due_at, row.created_at) == (NOW + LEASE, NOW)
     assert decode(bytes(row.payload), [EPHEMERAL], EPHEMERAL).body == PushResponse(b"m")
@@ -394,4 +394,4 @@ def test_a_long_answer_is_split_so_that_every_node_carries_each_part(installatio
     assert sorted(OutboundReply.objects.values_list("part", flat=True)) == list(range(parts))
     rows = OutboundReply.objects.all()
     messages = [WakuMessage(row.payload, row.content_topic, row.timestamp_ns) for row in rows]
-    assert all(len(serialize(message)) <= NWAKU_LIMIT_BYTES for message in messages)
+    assert all(len(serialize_message(message)) <= NWAKU_LIMIT_BYTES for message in messages)

@@ -18,20 +18,19 @@ from embedded.node.server import create_app
 from kit.http import Connections
 from kit.processes.leader import Term
 from tests.rig.conversation import CLIENT, PUBSUB_TOPIC
-from waku_bridge.codec import topics
-from waku_bridge.codec.topics import message_hash
-from waku_bridge.identity import server_identity
+from waku_bridge.codec import wire
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.management.commands.run_waku_bridge import MAX_PAGE_BYTES
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import InboundEnvelope
 from waku_bridge.node import WakuNode
-from waku_bridge.query_topics import QueryTopics
+from waku_bridge.query_topics import QueryTopics, server_identity
 from waku_bridge.reading.intake import Intake, Session, in_thread
 from waku_bridge.reading.live import LiveReader
 from waku_bridge.reading.stores import FAST, StoreReader
 
-PERSONAL = topics.content_topic(topics.personal_name(server_identity().pub33))
-QUERIED = topics.content_topic(topics.query_name(CLIENT.key_hash))
+PERSONAL = wire.content_topic(wire.personal_name(server_identity().pub33))
+QUERIED = wire.content_topic(wire.query_name(CLIENT.key_hash))
 FOREIGN = "/waku/1/0xffffffff/rfc26"
 RING_CAPACITY = 50
 

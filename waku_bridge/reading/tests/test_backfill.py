@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from tests.rig.conversation import CLIENT
 from tests.rig.rows import make_watermark
-from waku_bridge.codec.topics import of_number
+from waku_bridge.codec.wire import topic_of_number
 from waku_bridge.query_topics import listen_to
 from waku_bridge.reading import stores
 from waku_bridge.reading.tests.conftest import FOREIGN, QUERIED, message, messages, until
@@ -53,11 +53,11 @@ async def test_a_backfill_queries_ten_topics_at_most_and_everything_when_there_a
         return until(lambda: asyncio.sleep(0.02, len(world.node.asked) == count), f"{count} queries")
 
     async with filling(world) as filler:
-        filler.request([of_number(number) for number in range(25)])
+        filler.request([topic_of_number(number) for number in range(25)])
         await asked(3)
         assert [len(asked["contentTopics"].split(",")) for asked in world.node.asked] == [10, 10, 5]
         world.node.asked.clear()
-        filler.request([of_number(number) for number in range(stores.MANY_TOPICS + 1)])
+        filler.request([topic_of_number(number) for number in range(stores.MANY_TOPICS + 1)])
         await asked(1)
         assert "contentTopics" not in world.node.asked[0]
 
@@ -75,7 +75,7 @@ async def test_a_backfill_that_failed_is_repeated_and_reads_nothing_beyond_its_r
 
 async def test_under_a_flood_of_registrations_everything_is_read_once_a_period(world):
     filler = world.store()
-    wave = [of_number(number) for number in range(stores.MANY_TOPICS + 1)]
+    wave = [topic_of_number(number) for number in range(stores.MANY_TOPICS + 1)]
     filler.request(wave)
     assert await filler._attempt(filler._read_topics(world.term)) == 0.0
     asked = len(world.node.asked)

@@ -12,18 +12,17 @@ from django.utils import timezone
 
 from tests.rig.conversation import PUBSUB_TOPIC
 from tests.rig.rows import make_watermark
-from waku_bridge.codec import topics
-from waku_bridge.codec.bodies import MAX_ENVELOPE_BYTES
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec import wire
+from waku_bridge.codec.wire import MAX_ENVELOPE_BYTES, message_hash
 from waku_bridge.dialect import to_json
-from waku_bridge.identity import own_content_topics, server_identity
 from waku_bridge.messages import WakuMessage
 from waku_bridge.models import DeadLetter
+from waku_bridge.query_topics import own_content_topics, server_identity
 from waku_bridge.reading.pages import Page, Reader, SeenHashes
 from waku_bridge.reading.tests import conftest
 from waku_bridge.reading.tests.conftest import FOREIGN, PERSONAL, QUERIED
 
-PARTITIONED = topics.content_topic(topics.partitioned_name(server_identity().pub33))
+PARTITIONED = wire.content_topic(wire.partitioned_name(server_identity().pub33))
 SECOND, DAY = 10**9, 86_400 * 10**9
 NOW_NS = time.time_ns() // SECOND * SECOND
 MESSAGE = WakuMessage(b"payload", PERSONAL, NOW_NS)

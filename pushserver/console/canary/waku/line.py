@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from kit.http import Connections
 from waku_bridge.client.core import Core
 from waku_bridge.client.session import CLOCK_SKEW_NS, StoreReader
-from waku_bridge.codec.topics import message_hash
+from waku_bridge.codec.wire import message_hash
 from waku_bridge.dialect import NodeError
 from waku_bridge.messages import WakuMessage
 from waku_bridge.node import WakuNode

@@ -35,8 +35,8 @@ from waku_bridge.client.sending import SendingClient
 from waku_bridge.client.session import RegistrationRefused
 from waku_bridge.client.state import Address, Standing, new_state
 from waku_bridge.dialect import NodeError
-from waku_bridge.identity import canary_identity, server_identities
 from waku_bridge.messages import WakuMessage
+from waku_bridge.query_topics import canary_identity, server_identities
 
 EXCHANGES = 4
 # The pause between two polls for an answer, once it has taken longer than `LONG_AFTER_SECONDS`.

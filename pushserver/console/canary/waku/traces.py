@@ -16,8 +16,7 @@ from pushserver.console.notifications.removal import forget_keys, remove_request
 from pushserver.console.waku.erasure import lock_all_about
 from pushserver.console.waku.models import CanaryRun
 from registrations.models import Registration, RegistrationEvent, Route, TopicKey
-from waku_bridge.codec import topics
-from waku_bridge.identity import canary_identities, canary_identity
+from waku_bridge.codec import wire
 from waku_bridge.messages import BRIDGE
 from waku_bridge.models import (
     CanaryEnvelope,
@@ -29,6 +28,7 @@ from waku_bridge.models import (
     OpenReply,
     OutboundReply,
 )
+from waku_bridge.query_topics import canary_identities, canary_identity
 
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)
@@ -99,4 +99,4 @@ def _remove_registrations(key_hash: bytes) -> None:
     RegistrationEvent.objects.filter(pseudonym__in=pseudonyms).delete()
     runs.update(pseudonym=None)
     # Bridges get no notice: the topic is back within a minute, and each time they would backfill it as a new one.
-    TopicKey.objects.filter(name=topics.query_name(key_hash)).delete()
+    TopicKey.objects.filter(name=wire.query_name(key_hash)).delete()

@@ -14,8 +14,8 @@ from pushserver.console.health.history.volumes import MIB, volumes
 from pushserver.console.health.space import SIZE_OF_DATABASE
 from pushserver.console.parts import Operations, parts_in_use
 from pushserver.models import Count
-from registrations import token_types
-from registrations.token_types import devices_of
+from registrations import messages
+from registrations.messages import devices_of
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(weeks=5)
@@ -70,7 +70,7 @@ def pushes_to(devices: str) -> str:
 def kinds_of_devices() -> Mapping[str, Sequence[str]]:
     """Return the kinds of devices, each with the names of its kinds of tokens."""
     found: dict[str, list[str]] = {}
-    for kind in token_types.kinds():
+    for kind in messages.token_kinds():
         found.setdefault(devices_of(kind.number), []).append(kind.name)
     return found
 

@@ -17,8 +17,8 @@ from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.console.parts import parts
 from pushserver.models import Count, TrafficMinute
-from registrations import token_types
-from registrations.token_types import sql_case, sql_with_topic
+from registrations import messages
+from registrations.messages import sql_case, sql_with_topic
 
 Figure = Count.Figure
 OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS)
@@ -133,7 +133,7 @@ def _count_traffic() -> str:
 
 def _count_attempts() -> str:
     """Return the statement with the names of the token types."""
-    name = sql_case("attempt.token_type", token_types.choices(), "other")
+    name = sql_case("attempt.token_type", messages.token_type_choices(), "other")
     return COUNT_ATTEMPTS.replace("{name}", name).replace("{with_topic}", sql_with_topic())
 
 

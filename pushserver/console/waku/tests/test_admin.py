@@ -21,11 +21,11 @@ from pushserver.console.waku.admin import newest_lost, without_payloads
 from tests.rig import rows
 from tests.rig.rows import make_envelope, make_reply, make_request, make_watermark
 from tests.rig.statements import index_of
-from waku_bridge import removal
-from waku_bridge.identity import own_content_topics
+from waku_bridge import tasks
 from waku_bridge.inbox import inbox
 from waku_bridge.messages import MessageType
 from waku_bridge.models import LOST_REPLIES, DeadLetter, InboundEnvelope, OutboundReply
+from waku_bridge.query_topics import own_content_topics
 
 pytestmark = pytest.mark.django_db
 ENVELOPES = "/admin/waku_bridge/inboundenvelope/"
@@ -49,7 +49,7 @@ def make_many(state: str) -> None:
 
 
 def today() -> str:
-    return removal.REPLIES.partition(day_of(timezone.now()))
+    return tasks.REPLIES.partition(day_of(timezone.now()))
 
 
 def envelopes(client: Client, query: str) -> set[str]:

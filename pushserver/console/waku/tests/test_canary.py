@@ -18,9 +18,9 @@ from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server
 from tests.rig.logs import capture_logs
-from waku_bridge.identity import canary_identity
 from waku_bridge.messages import MessageType
 from waku_bridge.models import CanaryEnvelope, InboundEnvelope
+from waku_bridge.query_topics import canary_identity
 
 in_database = pytest.mark.django_db(transaction=True)
 State = CanaryRun.State

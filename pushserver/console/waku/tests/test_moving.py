@@ -24,9 +24,9 @@ from registrations.lookup import find
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration, TopicKey
 from registrations.quotas import CHANGES
-from waku_bridge.codec.bodies import serialize
 from waku_bridge.codec.keys import chat_key
-from waku_bridge.identity import server_identity
+from waku_bridge.codec.wire import serialize
+from waku_bridge.query_topics import server_identity
 
 PASSWORD = b"a password"
 BOB, CAROL, DAVE = (bytes([number]) * 64 for number in (1, 2, 3))
