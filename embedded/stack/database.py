@@ -12,9 +12,8 @@ from django.db import OperationalError
 
 from embedded.supervisor.processes import PROJECT
 from kit.db.reasons import reason, words
-from notifications.gateways.gorush.models import GatewayErrorRule
+from notifications.gateways.gorush.models import load_shipped
 from pushserver import fitting
-from pushserver.console.gorush.loading import load_seed
 from pushserver.roles import seed_roles
 
 
@@ -36,7 +35,7 @@ def _bring_up_to_date() -> None:
         migrate()
     else:
         # Rows and roles that a version brings without a migration. `migrate` would have loaded them.
-        load_seed(GatewayErrorRule)
+        load_shipped()
         seed_roles()
     for fault in chain.from_iterable(ask() for ask in fitting.FAULTS):
         raise SystemExit(fault)

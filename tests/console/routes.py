@@ -15,9 +15,9 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
+from notifications.gateways.gorush.models import load_shipped
 from notifications.models import Channel, Notification, NotificationRequest
 from pushserver import tokens
-from pushserver.console.gorush.loading import load_seed
 from pushserver.console.notifications.channels import OPERATIONS as CHANNEL_OPERATIONS
 from pushserver.console.pages.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.console.reports.panels import PAGES
@@ -168,7 +168,7 @@ def make_one_of_each_fact(*, device: Mapping[str, Any] | None = None, **user: An
 
 def _make_accounts(now: datetime) -> None:
     """Make rules, an account of the support with everything that belongs to it, and a token."""
-    load_seed()
+    load_shipped()
     ann = rows.make_staff("support", "ann")
     TOTPDevice.objects.create(user=ann, name="authenticator", confirmed=True)
     rows.make(FailedLogin, username="ann", network="192.0.2.1", count=1, at=now)

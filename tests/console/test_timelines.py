@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from kit.buckets.bucket import Limit
 from kit.telemetry import trace_of
-from notifications.gateways.gorush.models import GatewayErrorRule, current_rules
+from notifications.gateways.gorush.models import GatewayErrorRule, current_rules, load_shipped
 from notifications.gateways.gorush.push_api import read_response
 from notifications.messages import ChannelKey, Result, channel_key
 from notifications.models import (
@@ -32,7 +32,6 @@ from notifications.models import (
 from notifications.policy import Verdict, Wish
 from notifications.queues import halts
 from notifications.reports import Decided, pack
-from pushserver.console.gorush.loading import load_seed
 from pushserver.console.notifications.admin import request_timeline_url
 from pushserver.console.pages import labels
 from registrations.messages import TokenType
@@ -245,7 +244,7 @@ def fail(notification: Notification, token: str, error: str) -> None:
 
 
 def test_the_error_text_leads_to_its_rule_and_its_class_is_explained() -> None:
-    load_seed()
+    load_shipped()
     token = "f" * 40
     apple = {"token_type": TokenType.APN, "app_topic": "im.status.ethereum", "device_token": token}
     known, unknown = (make_due(route=rows.make_registration(route=rows.make_route(**apple)).route) for _ in range(2))

@@ -92,11 +92,6 @@ class SeedRule:
     retry_base_seconds: int = 0
     remark: str = ""
 
-    @property
-    def key(self) -> str:
-        """Return the permanent key of the entry. It identifies the row, whatever operators changed in it."""
-        return f"{self.platform} {self.match} {self.text}"
-
 
 def parse(text: str) -> tuple[SeedRule, ...]:
     """Return the rules of a file.
@@ -123,6 +118,11 @@ def seed_rules() -> tuple[SeedRule, ...]:
 def shipped_rules() -> tuple[ErrorRule, ...]:
     """Return the rules of the file, ready to be matched."""
     return tuple(map(rule_of, seed_rules()))
+
+
+def key_of(row: Any) -> str:
+    """Return the permanent key of an entry of the file. It identifies its row, whatever operators change in that."""
+    return f"{row.platform} {row.match} {row.text}"
 
 
 def rule_of(row: Any) -> ErrorRule:

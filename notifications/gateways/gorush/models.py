@@ -7,15 +7,16 @@ memory only, and each batch adds the sums to their table.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from time import monotonic
-from typing import ClassVar, LiteralString
+from typing import Any, ClassVar, LiteralString
 
 import structlog
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
-from django.db import DatabaseError, InterfaceError, models
+from django.db import DatabaseError, InterfaceError, models, transaction
 from prometheus_client import Counter as Metric
 
 from kit.db.base import fetch
@@ -25,7 +26,10 @@ from notifications.gateways.gorush.errors import (
     NAMES,
     ErrorRule,
     Match,
+    SeedRule,
+    key_of,
     rule_of,
+    seed_rules,
     shipped_rules,
 )
 from notifications.messages import Outcome
@@ -54,7 +58,8 @@ PAYLOADS_LEFT_OUT = Metric(
 class GatewayErrorRule(models.Model):
     """The meaning of an error text of the gateway. Rules are applied by position, and the first that matches decides.
 
-    They come from `error_rules.yaml`. Workers apply a change within seconds.
+    They are those of `error_rules.yaml`, and those of operators in their place or between them. Workers apply a change
+    within seconds.
     """
 
     class Origin(models.TextChoices):
@@ -143,6 +148,27 @@ class UnknownGatewayError(models.Model):
         return self.signature or "(nothing but the device token)"
 
 
+def load_shipped(model: Any = GatewayErrorRule, shipped: Sequence[SeedRule] | None = None) -> None:
+    """Make the rules that follow the file those of this release. Rules of operators stay as they are.
+
+    ``model`` may also be the one of a migration, which may lack later columns. It is safe to run twice.
+    """
+    known = {field.name for field in model._meta.get_fields()}  # noqa: SLF001 - the documented way
+    columns = [field.name for field in fields(SeedRule) if field.name in known]
+    seed = GatewayErrorRule.Origin.SEED
+    with transaction.atomic():
+        # The lock keeps a change that an operator saves at this moment.
+        own = [row for row in model.objects.select_for_update() if row.origin != seed]
+        taken = {key for row in own for key in (row.seed_key, key_of(row))}
+        rules = {key: rule for rule in shipped or seed_rules() if (key := key_of(rule)) not in taken}
+        model.objects.filter(origin=seed).exclude(seed_key__in=rules).delete()
+        rows = [
+            model(seed_key=key, origin=seed, **{name: getattr(rule, name) for name in columns})
+            for key, rule in rules.items()
+        ]
+        model.objects.bulk_create(rows, update_conflicts=True, unique_fields=["seed_key"], update_fields=columns)
+
+
 # What each process holds of them --------------------------------------------------------------------------------------
 
 REFRESH_SECONDS = 5.0
@@ -170,13 +196,15 @@ class CurrentRules:
         self._due_at = clock()
 
     def refresh(self) -> None:
-        """Load the rules when they are old. The old ones stay in use while the database is unreachable."""
+        """Load the rules when they are old. The old ones stay in use while the database is unreachable, or while it has
+        a rule with words of another release: without that rule, a later one could match in its place.
+        """
         if self._clock() < self._due_at:
             return
         self._due_at = self._clock() + REFRESH_SECONDS
         try:
             rules = self._load()
-        except (DatabaseError, InterfaceError) as error:
+        except (DatabaseError, InterfaceError, ValueError) as error:
             log.warning("error_rules_not_loaded", error=type(error).__name__)
             return
         if rules != self.rules:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -53,7 +53,6 @@ NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
 CONFIRMED = (Outcome.DEAD, Outcome.CONFIG)
 # The fields that decide which errors a rule matches, and what follows.
 DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})
-ON_ITS_PAGE = "Switch a rule of class {} on, or move it forward, on its own page: the change is confirmed there."
 
 
 class RuleForm(OptimisticForm):
@@ -70,18 +69,6 @@ class RuleForm(OptimisticForm):
             self.add_error(
                 "text", format_html('There is already a rule for this text: <a href="{}">{}</a>', url_of(row), row)
             )
-        return cleaned
-
-
-class RowForm(OptimisticForm):
-    """The form of a rule in the list, without a reason."""
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean()
-        is_forward = cleaned.get("position", 0) < (self.initial.get("position") or 0)
-        is_on = bool(cleaned.get("is_enabled")) and not self.initial.get("is_enabled")
-        if self.instance.outcome in CONFIRMED and (is_on or (is_forward and cleaned.get("is_enabled"))):
-            raise ValidationError(ON_ITS_PAGE.format(self.instance.outcome))
         return cleaned
 
 
@@ -104,9 +91,7 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         *("shown_text", "position", "is_enabled", word("platform"), state("outcome", "class"), word("code")),
         word("origin"),
     )
-    list_editable = ("position", "is_enabled")
     list_filter = ("platform", ("outcome", WordFilter), ("origin", WordFilter), "is_enabled")
-    list_per_page = 15  # each row is a form, and a hundred of them take a third of a second
     search_fields = ("text", "code", "remark")
     fields = (*EDITED, "origin", "updated_at")
     readonly_fields = ("origin", "updated_at")
@@ -123,13 +108,10 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         last = GatewayErrorRule.objects.aggregate(last=Max("position"))["last"] or 0
         return {"position": last + POSITION_STEP, **super().get_changeform_initial_data(request)}
 
-    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return super().get_changelist_form(request, form=RowForm, **kwargs)
-
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether an operator made the rule.
 
-        A rule of the file would come back with the next `load_error_rules`. It can be switched off instead.
+        A rule of the file would come back with the next `migrate`. It can be switched off instead.
         """
         return super().has_delete_permission(request, obj) and (obj is None or obj.seed_key is None)
 
