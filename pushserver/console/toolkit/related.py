@@ -7,14 +7,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import singledispatch
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from django.contrib.admin.models import LogEntry
+from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model, QuerySet
 from django.urls import reverse
 
 from pushserver.console.toolkit.labels import Family
+
+if TYPE_CHECKING:
+    from django.contrib.admin.models import LogEntry  # workers, which mail reports with links, have no admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +68,28 @@ def acted_on_through(_row: Model) -> Subjects:
     return {}
 
 
-def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> QuerySet[LogEntry]:
+def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | None = None) -> "QuerySet[LogEntry]":
     """Return the log entries of these rows of one table, the newest first. The query uses an index."""
     kind = ContentType.objects.get_for_model(model)
-    entries = LogEntry.objects.filter(content_type=kind, object_id__in=ids)
+    entries = apps.get_model("admin.LogEntry").objects.filter(content_type=kind, object_id__in=ids)
     entries = entries.filter(action_time__gte=since) if since else entries
     return entries.select_related("user").order_by("-pk")
 
 
-def newest_changes(subjects: Subjects) -> list[LogEntry]:
+def newest_changes(subjects: Subjects) -> "list[LogEntry]":
     """Return the newest log entries of rows of several tables."""
-    found: Iterable[LogEntry] = (
+    found = (
         entry for model, ids in subjects.items() if ids for entry in changes_of(model, ids)[:MAX_SHOWN]
     )
     return sorted(found, key=lambda entry: entry.pk, reverse=True)[:MAX_SHOWN]
 
 
-def reason_of(entry: LogEntry) -> str:
+def reason_of(entry: "LogEntry") -> str:
     """Return the reason that an entry gives, or an empty text for an operation that needs none."""
     return str(entry.get_change_message()).partition(WHY)[2]
 
 
-def change_url(entry: LogEntry) -> str:
+def change_url(entry: "LogEntry") -> str:
     """Return the address of the page of an entry."""
     return reverse("admin:admin_logentry_change", args=[entry.pk])
 
