@@ -341,20 +341,17 @@ def test_the_three_worst_indicators_have_a_remedy_and_a_link(admin_client: Clien
 def test_figures_of_the_last_hour_are_charts_with_words(admin_client: Client) -> None:
     html = admin_client.get("/admin/").content.decode()
 
-    charts = re.findall(r'<svg class="plot".*?</svg>', html, re.DOTALL)
+    charts = re.findall(r"<canvas.*?</div>", html, re.DOTALL)
     assert len(charts) == 4
-    assert all('role="img"' in chart and "<title" in chart and "<desc" in chart for chart in charts)
+    assert all("<caption>" in chart and chart.count('<th scope="row">') == 60 for chart in charts)
     assert re.search(r"UTC: requests \d+, replies sent \d+", html)
     assert re.search(r"UTC: median \d+ ms, 95th percentile \d+ ms", html)
 
 
-def test_a_push_within_a_millisecond_is_below_one_and_the_axis_has_each_figure_once(admin_client: Client) -> None:
+def test_a_push_within_a_millisecond_is_below_one(admin_client: Client) -> None:
     TrafficMinute.objects.update(dispatch_p50_ms=0, dispatch_p95_ms=1)
     html = admin_client.get("/admin/").content.decode()
     assert "UTC: median less than 1 ms, 95th percentile 1 ms" in html
-    axes = [re.findall(r'class="tick"[^>]*>([^<]*)<', chart) for chart in html.split('<svg class="plot"')[1:]]
-    assert len(axes) == 4
-    assert [axis for axis in axes if len(axis) != len(set(axis))] == []
 
     TrafficMinute.objects.all().delete()
     Count.objects.all().delete()

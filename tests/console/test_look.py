@@ -52,10 +52,6 @@ OF_SWAGGER = ("nested-interactive", 'class="opblock', 'wrapper">')
 CUT_CAPTIONS = """[...document.querySelectorAll('.table-scroll caption')].filter(
     caption => caption.getBoundingClientRect().right > caption.closest('div').getBoundingClientRect().right + 1
 ).map(caption => caption.innerText)"""
-# Sizes in pixels of the screen, as charts have units of their own.
-LETTER_SIZES = """[...document.querySelectorAll('svg.plot text')].map(
-    text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
-MIN_LETTER = 9
 
 
 def pages() -> Iterator[str]:
@@ -109,7 +105,6 @@ def faults_of(page: Page, url: str) -> Iterator[str]:
     yield from (f"dark: {fault}" for fault in axe(page, runOnly=["color-contrast"]))
     page.set_viewport_size({"width": 390, "height": 844})
     yield from (f"phone: {fault}" for fault in [*too_wide(page), *page.evaluate(CUT_CAPTIONS)])
-    yield from (f"phone: letters of {pixels} px" for pixels in page.evaluate(LETTER_SIZES) if pixels <= MIN_LETTER)
 
 
 # On a phone ----------------------------------------------------------------------------------------------------------

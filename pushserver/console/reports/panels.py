@@ -14,7 +14,7 @@ from django.db.models import Max, Min, QuerySet, Sum
 from pushserver.console.reports import formats as f
 from pushserver.console.reports.choice import Choice
 from pushserver.console.reports.tables import MAX_ROWS, Cell, Shown, Table, cell_of, interval, table_of
-from pushserver.console.toolkit.charts import Chart, Series, bar_chart, line_chart
+from pushserver.console.toolkit.charts import Chart, Kind
 from spark_reports.jobs.tables import PLACE, TOKEN_CHURN, USUAL_DAYS, Unit
 from spark_reports.models import (
     Anomaly,
@@ -45,7 +45,7 @@ IN, OUT = ("new", "returned"), ("unregistered", "died", "expired")
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart with the table of its figures. The chart is None if there is nothing to draw."""
+    """A chart with a table of figures. Many a panel has only the table."""
 
     chart: Chart | None
     table: Table
@@ -83,8 +83,8 @@ def _chart(
     values: dict[str, dict[date | int, float | None]] = defaultdict(dict)
     for name, moment, value in points:
         values[name][moment] = value
-    series = [Series(name, [known.get(moment) for moment in moments]) for name, known in values.items()]
-    return line_chart(title, [_label(moment) for moment in moments], series, show) if len(moments) > 1 else None
+    lines = {name: [known.get(moment) for moment in moments] for name, known in values.items()}
+    return Chart(title, [_label(moment) for moment in moments], lines, show) if len(moments) > 1 else None
 
 
 def _label(moment: date | int) -> str:
@@ -169,9 +169,9 @@ def token_lifetime(choice: Choice) -> Sequence[Panel]:
         cohorts[row.platform, row.app_topic, row.bridge, row.cohort].append(row)
     largest = sorted(cohorts.values(), key=lambda found: -found[0].tokens)[:MAX_LINES]
     weeks = range(max((row.age_weeks for found in largest for row in found), default=0) + 1)
-    series = [Series(_cohort(found[0]), _curve(found, weeks)) for found in largest]
+    curves = {_cohort(found[0]): _curve(found, weeks) for found in largest}
     title = "Survival of device tokens by age"
-    chart = line_chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], series, f.percent)
+    chart = Chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], curves, f.percent)
     columns = (
         *(_of_first(name) for name in PLACE),
         *(_of_first(("cohort", "first registered in week of")), _of_first("tokens")),
@@ -260,7 +260,8 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
         .order_by("-total", "source", "platform", "signature")[: MAX_ROWS + 1]
     )
     rows = list(found)
-    bars = [(f"{row['platform']} {f.text(row['signature'])}", row["total"]) for row in rows[:MAX_BARS]]
+    names = [f"{row['platform']} {f.text(row['signature'])}" for row in rows[:MAX_BARS]]
+    bars = {"failures": [row["total"] for row in rows[:MAX_BARS]]}
     trend = Cell("trend", lambda row: "new" if row["fresh"] else "rising" if row["rising"] else f.NOTHING)
     columns = (
         *("signature", "source", "platform", ("total", "events")),
@@ -270,7 +271,7 @@ def failure_signatures(choice: Choice) -> Sequence[Panel]:
         "Signatures hold nothing of one device. Source unknown: texts that no error rule knows. "
         "New: not seen in the thirty days before; rising: twice as often as usual, and at least 10 times."
     )
-    chart = bar_chart("Most frequent failures", bars, f.count)
+    chart = Chart("Most frequent failures", names, bars, f.count, Kind.BAR)
     return [Panel(chart, table_of("Failures in these days", columns, rows, note))]
 
 

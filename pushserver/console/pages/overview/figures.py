@@ -1,37 +1,43 @@
-"""Figures of the last hour: four small charts."""
+"""Figures of the last hour: four small charts, with what happened meanwhile."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.db.models import Q
+from django.utils.text import Truncator
 
 from pushserver.console.health.history.traffic import MINUTE
 from pushserver.console.health.hour import Hour
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
-from pushserver.console.toolkit.charts import Chart, Frame, Series, line_chart
+from pushserver.console.toolkit.charts import Chart, Event
+from pushserver.console.toolkit.labels import Family
+from pushserver.models import Incident, ServerStart
 
-FRAME = Frame(width=440, height=150, left=56, steps=2, max_labels=5, has_dots=False)
+# Starts, and staff actions, in one hour: the newest.
+MAX_MARKS = 20
+MAX_EVENT = 60  # characters
 Column = Sequence[float | None]
+Show = Callable[[float | None], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One chart.
+    """One chart. ``newest`` has the figures of the last minute in words."""
 
-    ``newest`` has the figures of the last minute in words. ``chart`` is None without figures.
-    """
-
-    title: str
     newest: str
-    chart: Chart | None
+    chart: Chart
 
 
-def figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
+def figures(hour: Hour, bridges: Mapping[str, str], user: Any) -> list[Figure]:
     """Return the four charts. ``bridges`` has the labels of bridges by name. With several bridges, the first chart
     shows the requests of each.
     """
     shown = bridges if len(bridges) > 1 else {}
-    return [
-        _figure(
-            hour,
+    charts: list[tuple[str, dict[str, Column], Show]] = [
+        (
             "Requests and replies per minute",
             {
                 "requests": hour.column("request_count"),
@@ -40,31 +46,50 @@ def figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
             },
             count,
         ),
-        _figure(
-            hour,
+        (
             "Attempts per minute",
             {"delivered": hour.tried(delivered=True), "not delivered": hour.tried(delivered=False)},
             count,
         ),
-        _figure(
-            hour,
+        (
             "From a request to its first push",
             {"median": hour.column("dispatch_p50_ms"), "95th percentile": hour.column("dispatch_p95_ms")},
             milliseconds,
         ),
-        _figure(
-            hour,
+        (
             "From a request to its sent reply",
             {"median": hour.column("reply_p50_ms"), "95th percentile": hour.column("reply_p95_ms")},
             milliseconds,
         ),
     ]
-
-
-def _figure(hour: Hour, title: str, columns: dict[str, Column], show: Callable[[float | None], str]) -> Figure:
     labels = [f"{begin_at:%H:%M}" for begin_at in hour.begins_at]
-    lines = [Series(name, values) for name, values in columns.items()]
-    return Figure(title, _newest(hour, columns, show), line_chart(title, labels, lines, show, FRAME))
+    meanwhile = list(_events(hour, user))
+    return [
+        Figure(_newest(hour, columns, show), Chart(title, labels, columns, show, events=meanwhile))
+        for title, columns, show in charts
+    ]
+
+
+def _events(hour: Hour, user: Any) -> Iterator[Event]:
+    """Yield the incidents that follow from no other, and as marks the starts of workers and what staff did."""
+    begin, end = hour.span
+
+    def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
+        minutes = ((at - begin) // MINUTE for at in (began, ended or began))
+        first, last = (min(max(minute, 0), len(hour.begins_at) - 1) for minute in minutes)
+        return Event(f"{began:%H:%M} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
+
+    for incident in Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gte=begin), cause="", began_at__lt=end):
+        family = Family.BAD if incident.red_from else Family.CAUTION
+        yield event(f"{incident.name}: {incident.worst}", family, incident.began_at, incident.ended_at or end)
+    starts = ServerStart.objects.filter(started_at__range=hour.span).order_by("-pk")
+    for start in starts[:MAX_MARKS]:
+        yield event(f"a worker of version {start.version} started", Family.QUIET, start.started_at)
+    # The newest are read by their key, because no index has the time.
+    entries = LogEntry.objects.select_related("user").order_by("-pk")
+    for entry in entries[:MAX_MARKS] if user.has_perm("admin.view_logentry") else ():
+        if entry.action_time >= begin:
+            yield event(f"{entry.user}: {entry.get_change_message()}", Family.WAITING, entry.action_time)
 
 
 def brief(value: float | None) -> str:
@@ -72,7 +97,7 @@ def brief(value: float | None) -> str:
     return "less than 1 ms" if value is not None and value < 1 else milliseconds(value)
 
 
-def _newest(hour: Hour, columns: dict[str, Column], show: Callable[[float | None], str]) -> str:
+def _newest(hour: Hour, columns: Mapping[str, Column], show: Show) -> str:
     if not hour.counted:
         return "No minute of the last hour was counted."
     last = max(hour.counted)

@@ -161,7 +161,7 @@ def status_page(user: Any) -> dict[str, Any]:
         "worst": [one for found in first for one in shown if one.indicator is found],
         "columns": [[(group, _of_group(group, shown)) for group in column] for column in COLUMNS],
         "tiles": list(_tiles(seen, user)),
-        "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}),
+        "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}, user),
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "beyond": [

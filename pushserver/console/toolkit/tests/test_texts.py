@@ -1,4 +1,4 @@
-"""Tests of the texts of the console: times, durations, commands, and the axis of a chart."""
+"""Tests of the texts of the console: times, durations and commands."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,6 @@ from django.utils import timezone
 from django.utils.formats import localize
 
 from pushserver.console.toolkit import times
-from pushserver.console.toolkit.charts import Series, line_chart, ticks_up_to
 from pushserver.console.toolkit.labels import with_code
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -97,41 +96,3 @@ def test_commands_between_backticks_are_shown_as_code_and_all_text_is_escaped_on
     assert with_code("Run `make run`, or `a < b`.") == "Run <code>make run</code>, or <code>a &lt; b</code>."
     markup = Template("{% load console %}{{ text|with_code }}").render(Context({"text": "<b> & `<i>`"}))
     assert markup == "&lt;b&gt; &amp; <code>&lt;i&gt;</code>"
-
-
-# The axis of a chart: grid lines have equal distances, round values, and different texts ------------------------------
-def whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def percent(value: float) -> str:
-    return f"{value * 100:.1f} %"
-
-
-@pytest.mark.parametrize(
-    ("highest", "show", "steps", "texts"),
-    [
-        (0, whole, 2, ["0", "1"]),
-        (1, whole, 2, ["0", "1"]),
-        (1, whole, 4, ["0", "1"]),
-        (3, whole, 2, ["0", "2", "4"]),
-        (5, whole, 4, ["0", "2", "4", "6"]),
-        (10, whole, 4, ["0", "4", "8", "12"]),
-        (640, whole, 2, ["0", "400", "800"]),
-        (1000, whole, 4, ["0", "250", "500", "750", "1,000"]),
-        (1, percent, 4, ["0.0 %", "25.0 %", "50.0 %", "75.0 %", "100.0 %"]),
-        (0.003, percent, 4, ["0.0 %", "0.1 %", "0.2 %", "0.3 %"]),
-    ],
-)
-def test_the_lines_of_an_axis_are_round(highest: float, show, steps: int, texts: list[str]) -> None:
-    assert [show(tick) for tick in ticks_up_to(highest, show, steps)] == texts
-
-
-def test_no_two_lines_of_an_axis_have_the_same_text() -> None:
-    for tenths in range(2000):
-        for steps in (2, 4):
-            texts = [whole(tick) for tick in ticks_up_to(tenths / 10, whole, steps)]
-            assert len(texts) == len(set(texts)) <= steps + 1
-    chart = line_chart("Times", ["a", "b"], [Series("median", [0, 1])], lambda value: f"{value:.0f} ms")
-    assert chart
-    assert re.findall(r'class="tick"[^>]*>([^<]*)<', chart.svg) == ["0 ms", "1 ms"]
