@@ -13,7 +13,7 @@ from django.utils import timezone
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Notification, Queue
 from notifications.queues import queues
-from pushserver.console.notifications import operator_actions
+from pushserver.console.notifications import operations
 from pushserver.console.notifications.halted import with_halts
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, fresh, make_due, prove
@@ -228,7 +228,7 @@ def test_the_list_says_how_full_each_queue_is(admin_client, settings):
 def test_a_disabled_route_says_why_and_what_waited_for_it_is_withdrawn():
     notification = make_due()
     in_flight = make_due(route=notification.route, state=State.IN_FLIGHT)
-    assert operator_actions.disable_routes([notification.route_id], now=NOW) == 1
+    assert operations.disable_routes([notification.route_id], now=NOW) == 1
     route = fresh(notification.route)
     assert (route.state, route.disabled_reason, route.disabled_at) == ("disabled", "operator", NOW)
     assert (fresh(notification).state, fresh(notification).message) == (State.WITHDRAWN, None)
@@ -241,13 +241,14 @@ def test_a_disabled_route_says_why_and_what_waited_for_it_is_withdrawn():
 def test_reviving_a_dead_token_stores_an_event_for_reports(reason, events):
     fields = {"state": Route.State.DISABLED, "disabled_reason": reason, "disabled_at": NOW}
     route = make_registration(route=make_route(**fields)).route
-    assert operator_actions.enable_routes([route.pk], now=NOW) == 1
+    assert operations.enable_routes([route.pk], now=NOW) == 1
     assert (fresh(route).state, fresh(route).disabled_reason) == ("active", "")
     assert list(RegistrationEvent.objects.values_list("kind", flat=True)) == events
 
 
 def test_a_dropped_notification_is_never_sent():
     waiting, held = make_due(state=State.RETRYING), make_due(state=State.IN_FLIGHT)
-    assert [operator_actions.drop([waiting.pk, held.pk], now=NOW) for _ in "12"] == [1, 0]
+    drop = operations.DropNotifications()
+    assert [drop.run([waiting, held], by="ann").is_change for _ in "12"] == [True, False]
     assert (fresh(waiting).state, fresh(held).state) == (State.WITHDRAWN, State.IN_FLIGHT)
     assert fresh(waiting).chat_id is None

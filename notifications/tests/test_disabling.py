@@ -8,7 +8,7 @@ from django.db import OperationalError, connection
 from notifications.messages import ChannelKey, Outcome, Result
 from notifications.models import Channel
 from notifications.queues import breakers
-from pushserver.console.notifications import operator_actions
+from pushserver.console.notifications import channels
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, answered, claimed, fresh, make_due, recorded
 from tests.rig.rows import make_registration, make_route
@@ -94,7 +94,7 @@ def make_disabled(*, at=NOW, reason="BadDeviceToken", app_topic=APP, token_type=
 
 def test_undoing_brings_back_the_routes_that_died_since_then():
     registration = make_disabled()
-    assert operator_actions.undo_disabling(APPLE, NOW, now=NOW + HOUR) == 1
+    assert channels.undo_disabling(APPLE, NOW, now=NOW + HOUR) == 1
     route = fresh(registration.route)
     assert (route.state, route.disabled_reason, route.disabled_at) == ("active", "", None)
     event = RegistrationEvent.objects.get()
@@ -107,16 +107,14 @@ def test_undoing_changes_no_route_of_another_time_reason_or_app():
     make_disabled(reason=breakers.BY_OPERATOR)
     make_disabled(app_topic="other")
     make_disabled(token_type=2, app_topic="")
-    assert (
-        operator_actions.disabled_since(APPLE, NOW).count() == operator_actions.undo_disabling(APPLE, NOW, now=NOW) == 0
-    )
+    assert channels.disabled_since(APPLE, NOW).count() == channels.undo_disabling(APPLE, NOW, now=NOW) == 0
     assert not RegistrationEvent.objects.exists()
 
 
 def test_undoing_does_not_touch_a_token_registered_meanwhile():
     registration = make_disabled()
     Route.objects.update(state="active", disabled_at=None, generation=2, last_success_at=NOW)
-    assert operator_actions.undo_disabling(APPLE, NOW, now=NOW) == 0
+    assert channels.undo_disabling(APPLE, NOW, now=NOW) == 0
     assert fresh(registration.route).generation == 2
 
 
@@ -127,10 +125,10 @@ def test_undoing_brings_back_all_or_none():
         other.execute("SELECT FROM registrations_route WHERE id = %s FOR UPDATE", [last.pk])
         own.execute("SET lock_timeout = '50ms'")
         with pytest.raises(OperationalError):
-            operator_actions.undo_disabling(APPLE, NOW, now=NOW)
+            channels.undo_disabling(APPLE, NOW, now=NOW)
         own.execute("RESET lock_timeout")
     assert not Route.objects.filter(state="active").exists()
-    assert operator_actions.undo_disabling(APPLE, NOW, now=NOW) == 3
+    assert channels.undo_disabling(APPLE, NOW, now=NOW) == 3
 
 
 # Proven addresses -----------------------------------------------------------------------------------------------------

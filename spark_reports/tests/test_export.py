@@ -30,7 +30,7 @@ from notifications.gateways.gorush.errors import seed_rules
 from notifications.models import RefusedRequest
 from notifications.policy import Verdict, Wish
 from notifications.reports import Decided, pack
-from pushserver.console.xmpp.operator_actions import command as xmpp_command
+from pushserver.console.xmpp.api import command as xmpp_command
 from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
 from spark_reports.export import copying, sessions

@@ -20,7 +20,7 @@ from django.utils import timezone
 from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
 from pushserver import tokens
-from pushserver.console.notifications import operator_actions
+from pushserver.console.notifications import operations
 from pushserver.console.notifications.halted import RUNNING, with_halts
 from pushserver.console.toolkit.operations import id_of
 from pushserver.models import AccessRecord, ApiToken
@@ -348,7 +348,7 @@ def test_an_operation_that_two_operators_confirm_at_once_is_done_once(case: Case
 
 @pytest.mark.parametrize("code", ["40P01", "40001"])
 def test_an_operation_that_meets_a_worker_is_tried_again(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    registration, real, calls = rows.make_registration(), operator_actions.disable_routes, []
+    registration, real, calls = rows.make_registration(), operations.disable_routes, []
 
     class Collision(Exception):  # noqa: N818 - stands for the driver's error
         sqlstate = code
@@ -359,7 +359,7 @@ def test_an_operation_that_meets_a_worker_is_tried_again(code: str, monkeypatch:
             raise OperationalError from Collision()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(operator_actions, "disable_routes", collide_once)
+    monkeypatch.setattr(operations, "disable_routes", collide_once)
     staff("operator").post(
         f"/admin/{REGISTRATION}/operate/disable/", {"id": registration.pk, "why": WHY, "confirmed": "1"}
     )

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from kit.db.base import connection_parameters, fetch
 from kit.db.clock import day_of, with_days
-from pushserver.console.waku import operator_actions
+from pushserver.console.waku import operations
 from tests.rig import rows
 from tests.rig.conversation import EPHEMERAL, PUBSUB_TOPIC, put
 from tests.rig.delivering import Process
@@ -117,7 +117,7 @@ def test_on_a_day_without_a_partition_envelopes_end_and_copies_are_recognised() 
 
 def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
     failed = rows.make_envelope(state=State.FAILED, at=BEFORE, processed_at=BEFORE)
-    assert operator_actions.process_again([failed.hash]) == 1
+    assert operations.process_again([failed.hash]) == 1
     assert places(ENVELOPES) == []
     list(tasks.remove_old(now=TODAY + 30 * DAY, keep=3 * DAY))
     Process().process_batch(now=AFTER)
@@ -128,8 +128,8 @@ def test_a_failed_envelope_that_is_processed_again_is_under_way_again() -> None:
 def test_two_operators_who_process_an_envelope_again_at_once_do_so_once() -> None:
     failed = rows.make_envelope(state=State.FAILED, at=BEFORE)
     with transaction.atomic():
-        operator_actions.process_again([failed.hash])
-        second = beside(lambda: operator_actions.process_again([failed.hash]))
+        operations.process_again([failed.hash])
+        second = beside(lambda: operations.process_again([failed.hash]))
     assert second.result() == 0
 
 

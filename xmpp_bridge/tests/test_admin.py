@@ -9,8 +9,8 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.queues import breakers
-from pushserver.console.notifications import operator_actions as of_routes
-from pushserver.console.xmpp import operator_actions
+from pushserver.console.notifications.operations import enable_routes
+from pushserver.console.xmpp.operations import DisableDevice, EnableDevice
 from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
 from tests.rig import rows
@@ -102,14 +102,14 @@ def test_each_end_of_a_device_that_was_enabled_again_is_announced() -> None:
     assert service.receive(push2(phone.client)) is None  # sets the address that announces its end
     ends = []
     for _ in range(2):
-        assert operator_actions.disable([device.pk], now=T0) == 1
+        assert DisableDevice().run([device], by="ann").is_change
         ended = service.find_ended()
         ends.append(len(service.write_ends(ended)))
         service.note_announced(ended)
-        assert operator_actions.enable([device.pk], now=T0) == 1
+        assert EnableDevice().run([device], by="ann").is_change
     assert ends == [1, 1]
     assert service.receive(push2(phone.client, stanza_id="another")) is None
-    assert operator_actions.enable([device.pk], now=T0) == 0
+    assert not EnableDevice().run([device], by="ann").is_change
 
 
 # History of devices, from which the churn reports are made ------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_the_death_the_revival_and_the_expiry_of_a_token_are_recorded(service: S
     service.register()
     route = Route.objects.get()
     breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
-    of_routes.enable_routes([route.pk], now=T0)
+    enable_routes([route.pk], now=T0)
     breakers.disable_dead(route.pk, route.generation, route.address_digest, "device_gone", now=T0)
     service.register()
     registered_at = Device.objects.get().registered_at

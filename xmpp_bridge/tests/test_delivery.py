@@ -19,7 +19,7 @@ from notifications.gateways.gorush.client import GorushGateway
 from notifications.messages import Outcome, Push, Result
 from notifications.models import Attempt, Channel, Notification, OpenNotification
 from notifications.policy import MIN_DEAD_TOKENS
-from pushserver.console.xmpp import operator_actions
+from pushserver.console.xmpp.operations import DisableDevice, RemoveDevice
 from registrations.models import Route
 from tests.rig.collector import attributes, collected
 from tests.rig.delivering import DeliveryProcess, RecordingGateway
@@ -148,13 +148,13 @@ def expire(_service: Service) -> None:
 
 
 def remove(_service: Service) -> None:
-    pk = Device.objects.get().pk
-    assert [operator_actions.remove([pk], now=timezone.now()) for _ in range(2)] == [1, 0]
+    device = Device.objects.get()
+    assert [RemoveDevice().run([device], by="ann").is_change for _ in range(2)] == [True, False]
     assert (Notification.objects.get().state, Route.objects.exists()) == ("withdrawn", False)
 
 
 def disable_and_unregister(service: Service) -> None:
-    operator_actions.disable([Device.objects.get().pk], now=timezone.now())
+    DisableDevice().run([Device.objects.get()], by="ann")
     unregister(service)
 
 

@@ -1,11 +1,12 @@
 """Channels in the console: what is halted and why, and what an operator can do about it."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.db import transaction
 from django.db.models import Case, IntegerField, Q, QuerySet, When
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
@@ -17,15 +18,17 @@ from kit.display import counted, exact
 from notifications.messages import ChannelKey
 from notifications.models import Channel, Halt
 from notifications.queues import halts, queues
+from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
 from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
 from pushserver.console.notifications.halted import RUNNING, with_halts
-from pushserver.console.notifications.operator_actions import disabled_since, undo_disabling
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
 from pushserver.console.toolkit.lists import Alone
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
 from pushserver.console.toolkit.related import Link
+from registrations.messages import has_topic
+from registrations.models import RegistrationEvent, Route
 
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
@@ -137,6 +140,36 @@ class Undo(ChannelOperation):
         count = undo_disabling(_key(rows[0]), since, now=database_now())
         addresses = counted(count, "address", "addresses")
         return Done(f"Undid the disabling of {addresses} since {exact(since)}.", is_change=count > 0)
+
+
+def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
+    """Return the routes that died since ``since`` and are still disabled.
+
+    Routes that failed for days, and those that an operator disabled, are left out: a short fault of the set-up is not
+    the reason.
+    """
+    own = Q(token_type=key.token_type)
+    if has_topic(key.token_type):
+        own &= Q(app_topic=key.app_topic)
+    return Route.objects.filter(own, state=Route.State.DISABLED, disabled_at__gte=since).exclude(
+        disabled_reason__in=[FAILING, BY_OPERATOR]
+    )
+
+
+@transaction.atomic
+def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
+    """Make these routes active again, because the set-up was at fault and not their tokens. Return how many.
+
+    It is done for all of them or for none. A client that registers one of them again waits for the end of the
+    transaction: some 10 s for 100 000 routes.
+    """
+    dead = disabled_since(key, since).select_for_update(no_key=True).order_by("pk")
+    ids = list(dead.values_list("pk", flat=True))
+    Route.objects.filter(pk__in=ids).update(
+        state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None
+    )
+    record_events(ids, RegistrationEvent.Kind.REVIVED, now=now)
+    return len(ids)
 
 
 OPERATIONS: dict[str, type[Operation]] = {

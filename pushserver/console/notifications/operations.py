@@ -1,64 +1,95 @@
-"""The operations on routes and notifications that the console offers."""
+"""Operations on routes and notifications.
 
-from collections.abc import Iterable, Sequence
+Each may be repeated, also by two people at once: it changes only rows that are still as they were.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import structlog
+from django.db import transaction
+from django.db.models import QuerySet
 
 from kit.db.clock import database_now
 from kit.display import counted
 from notifications.models import WAITING, Notification, OpenNotification
-from pushserver.console.notifications import operator_actions
-from pushserver.console.toolkit.operations import Done, Operation
-from registrations.models import Registration, Route
+from notifications.queues.breakers import BY_OPERATOR, record_events
+from notifications.queues.ending import end
+from pushserver.console.toolkit.operations import Done, Operation, done
+from registrations.models import RegistrationEvent, Route
 
-State = Route.State
-ALREADY = "Already done: nothing was changed."
+log = structlog.get_logger(__name__)
+# A notification that is due within this time counts as due. The clock of a second operator may be a little behind.
+A_MOMENT = timedelta(seconds=1)
 
 
-class DisableRegistration(Operation):
-    """Disables the route of a registration. The operation is on registrations because people look for these."""
+class RouteOperation(Operation):
+    """An operation on the routes of registrations or devices, because people look for these, and not for routes."""
 
+    permission = "registrations.disable_route"
+    # The rows with such a route are meant; ``noun`` names one of them.
+    state: ClassVar[Route.State]
+    noun: ClassVar[str]
+    effects: ClassVar[Sequence[str]]
+
+    @classmethod
+    def fits(cls, row: Any) -> bool:
+        return bool(row.route and row.route.state == cls.state)
+
+    def routes(self, rows: Sequence[Any]) -> QuerySet[Route]:
+        return Route.objects.filter(pk__in=route_ids_of(rows), state=self.state)
+
+
+class Disable(RouteOperation):
     label = "Disable"
-    permission = "registrations.disable_route"
     is_destructive = True
+    state = Route.State.ACTIVE
 
-    @classmethod
-    def fits(cls, row: Registration) -> bool:
-        return bool(row.route and row.route.state == State.ACTIVE)
+    def touched(self, rows: Sequence[Any]) -> Iterable[str]:
+        active = self.routes(rows)
+        waiting = OpenNotification.objects.filter(route__in=active, state__in=WAITING).count()
+        of_all = f"{active.count()} of {len(rows)}"
+        return [sentence.format(of_all=of_all, waiting=waiting) for sentence in self.effects]
 
-    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
-        active = Route.objects.filter(registration__in=rows, state=State.ACTIVE)
-        waiting = OpenNotification.objects.filter(route__in=active, state__in=WAITING)
-        yield f"Registrations with an active route: {active.count()} of {len(rows)}. Nothing is sent there any more."
-        yield f"Notifications that wait for it and are withdrawn: {waiting.count()}."
-        yield "Senders are told that nobody is registered."
-        yield "It ends when somebody enables it, or when the client registers again, as clients do by themselves."
-
-    def run(self, rows: Sequence[Registration], *, by: str) -> Done:
-        count = operator_actions.disable_routes(_routes_of(rows), now=database_now())
-        return Done(f"Disabled {counted(count, 'registration')}.") if count else Done(ALREADY, is_change=False)
+    def run(self, rows: Sequence[Any], *, by: str) -> Done:
+        count = disable_routes(route_ids_of(rows), now=database_now())
+        return done(count, f"Disabled {counted(count, self.noun)}.")
 
 
-class EnableRegistration(Operation):
+class Enable(RouteOperation):
     label = "Enable"
-    permission = "registrations.disable_route"
+    state = Route.State.DISABLED
+    # What is said of the reasons for which the routes were disabled.
+    again: ClassVar[str]
 
-    @classmethod
-    def fits(cls, row: Registration) -> bool:
-        return bool(row.route and row.route.state == State.DISABLED)
+    def touched(self, rows: Sequence[Any]) -> Iterable[str]:
+        disabled = self.routes(rows)
+        first, *others = self.effects
+        yield first.format(of_all=f"{disabled.count()} of {len(rows)}")
+        if reasons := sorted(set(disabled.values_list("disabled_reason", flat=True))):
+            yield f"Disabled for: {', '.join(reasons)}. {self.again}"
+        yield from others
 
-    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
-        disabled = Route.objects.filter(registration__in=rows, state=State.DISABLED)
-        reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
-        yield f"Registrations with a disabled route, which would be sent to again: {disabled.count()} of {len(rows)}."
-        if reasons:
-            yield f"Disabled for: {', '.join(reasons)}. A token that is dead indeed is disabled with the next push."
-
-    def run(self, rows: Sequence[Registration], *, by: str) -> Done:
-        count = operator_actions.enable_routes(_routes_of(rows), now=database_now())
-        return Done(f"Enabled {counted(count, 'registration')}.") if count else Done(ALREADY, is_change=False)
+    def run(self, rows: Sequence[Any], *, by: str) -> Done:
+        count = enable_routes(route_ids_of(rows), now=database_now())
+        return done(count, f"Enabled {counted(count, self.noun)}.")
 
 
-def _routes_of(rows: Sequence[Registration]) -> list[int]:
-    return [row.route_id for row in rows if row.route_id]
+class DisableRegistration(Disable):
+    noun = "registration"
+    effects = (
+        "Registrations with an active route: {of_all}. Nothing is sent there any more.",
+        "Notifications that wait for it and are withdrawn: {waiting}.",
+        "Senders are told that nobody is registered.",
+        "It ends when somebody enables it, or when the client registers again, as clients do by themselves.",
+    )
+
+
+class EnableRegistration(Enable):
+    noun = "registration"
+    effects = ("Registrations with a disabled route, which would be sent to again: {of_all}.",)
+    again = "A token that is dead indeed is disabled with the next push."
 
 
 class NotificationOperation(Operation):
@@ -75,13 +106,14 @@ class TryNow(NotificationOperation):
     label = "Try now"
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        waiting = [row for row in rows if row.state in WAITING]
-        yield f"Notifications that wait, and would be sent within seconds: {len(waiting)} of {len(rows)}."
+        yield f"Notifications that wait, and would be sent within seconds: {self.fitting(rows)}."
         yield "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
-        count = operator_actions.try_now([row.pk for row in rows], now=database_now())
-        return Done(f"{counted(count, 'notification')} due now.") if count else Done(ALREADY, is_change=False)
+        now = database_now()
+        waiting = OpenNotification.objects.filter(pk__in=[row.pk for row in rows], state__in=WAITING)
+        count = waiting.filter(due_at__gt=now + A_MOMENT).update(due_at=now)
+        return done(count, f"{counted(count, 'notification')} due now.")
 
 
 class DropNotifications(NotificationOperation):
@@ -89,10 +121,48 @@ class DropNotifications(NotificationOperation):
     is_destructive = True
 
     def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        waiting = [row for row in rows if row.state in WAITING]
-        yield f"Notifications that wait, and would never be sent: {len(waiting)} of {len(rows)}."
+        yield f"Notifications that wait, and would never be sent: {self.fitting(rows)}."
         yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
-        count = operator_actions.drop([row.pk for row in rows], now=database_now())
-        return Done(f"Dropped {counted(count, 'notification')}.") if count else Done(ALREADY, is_change=False)
+        count = end([row.pk for row in rows], Notification.State.WITHDRAWN, now=database_now())
+        return done(count, f"Dropped {counted(count, 'notification')}.")
+
+
+def route_ids_of(rows: Sequence[Any]) -> list[int]:
+    return [row.route_id for row in rows if row.route_id]
+
+
+@transaction.atomic
+def disable_routes(route_ids: Collection[int], *, now: datetime) -> int:
+    """Disable routes until an operator enables them or their clients register again. Return their number.
+
+    Senders get the report `not_registered`. A client that registers gets success, and its pushes. No event is stored:
+    this is no fact about the token, so reports go on counting it.
+    """
+    ids = _lock(route_ids, Route.State.ACTIVE)
+    Route.objects.filter(pk__in=ids).update(state=Route.State.DISABLED, disabled_reason=BY_OPERATOR, disabled_at=now)
+    withdrawn = end(ids, Notification.State.WITHDRAWN, now=now, by="route_id")
+    log.info("routes_disabled_on_demand", count=len(ids), withdrawn=withdrawn)
+    return len(ids)
+
+
+@transaction.atomic
+def enable_routes(route_ids: Collection[int], *, now: datetime) -> int:
+    """Enable routes, whatever disabled them, and return their number.
+
+    A route whose token is dead is disabled again with the next push.
+    """
+    ids = _lock(route_ids, Route.State.DISABLED)
+    disabled = Route.objects.filter(pk__in=ids)
+    ended = list(disabled.exclude(disabled_reason=BY_OPERATOR).values_list("pk", flat=True))
+    disabled.update(state=Route.State.ACTIVE, disabled_reason="", disabled_at=None, failing_since=None)
+    record_events(ended, RegistrationEvent.Kind.REVIVED, now=now)
+    log.info("routes_enabled_on_demand", count=len(ids))
+    return len(ids)
+
+
+def _lock(route_ids: Collection[int], state: Route.State) -> list[int]:
+    """Lock the routes that are in this state, in the order in which all code locks them."""
+    routes = Route.objects.filter(pk__in=route_ids, state=state)
+    return list(routes.order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))

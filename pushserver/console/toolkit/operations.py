@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 MAX_ROWS = 100
 MAX_ATTEMPTS = 3
 GONE = "None of these rows exists any more."
+ALREADY = "Already done: nothing was changed."
 CHOOSE_AGAIN = "Nothing was done, and the selection is lost. Choose the rows again."
 # The parameter of an operation's address with the search and the filters of the list that it was started from.
 NARROWED = "narrowed"
@@ -57,6 +58,11 @@ class Done:
 
     message: str
     is_change: bool = True
+
+
+def done(count: int, message: str) -> Done:
+    """Return the result of an operation that changed ``count`` rows."""
+    return Done(message) if count else Done(ALREADY, is_change=False)
 
 
 class Operation(forms.Form):
@@ -95,6 +101,11 @@ class Operation(forms.Form):
     def fits(cls, row: Any) -> bool:  # noqa: ARG003 - for subclasses
         """Return whether the operation applies to the state of a row. Pages and lists offer only such operations."""
         return True
+
+    @classmethod
+    def fitting(cls, rows: Sequence[Any]) -> str:
+        """Return how many of these rows the operation applies to, in words."""
+        return f"{sum(map(cls.fits, rows))} of {len(rows)}"
 
     def touched(self, rows: Sequence[Any]) -> Iterable[str]:
         """Return sentences that describe the effect on these rows."""

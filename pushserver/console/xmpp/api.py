@@ -5,12 +5,14 @@ command, so its answer is the one that the app would have received. The answer h
 answer and no log holds them, or the account.
 """
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 import django_filters
 import structlog
 from django.conf import settings
-from django.db import transaction
+from django.db import Error, transaction
 from django.urls import path
 from django.utils.cache import add_never_cache_headers
 from drf_spectacular.utils import OpenApiResponse, extend_schema_field, extend_schema_view
@@ -22,19 +24,23 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from kit.db.clock import database_now
+from kit.db.reasons import is_conflict
 from pushserver.console.toolkit.rest import Guarded, LinkAnswer, Problem, Reading, describe, links_of
-from pushserver.console.xmpp import operator_actions
 from pushserver.console.xmpp.models import CanaryRun
 from registrations.messages import Environment
-from xmpp_bridge.commands import MAX_DEVICE_ID_CHARACTERS, CommandRefused
-from xmpp_bridge.devices import Done
-from xmpp_bridge.messages import MAX_JID_CHARACTERS
+from xmpp_bridge.commands import ACTIONS, MAX_DEVICE_ID_CHARACTERS, CommandRefused
+from xmpp_bridge.devices import Done, carry_out
+from xmpp_bridge.messages import MAX_JID_CHARACTERS, Errors, parse_jid
+from xmpp_bridge.rules import Domains
 
 log = structlog.get_logger(__name__)
 MAX_TOKEN_CHARACTERS = 4096
 MAX_SLUG_CHARACTERS = 63
 # Fields of the API whose names differ from those of the command's form.
 NAMES = {"device_id": "device-id", "voip_token": "voip-token"}
+NO_ACCOUNT = "account: the address of an account, without a resource"
+# Another process may register the same device at the same moment. It has committed by the time that our insert fails.
+ATTEMPTS = 3
 NO_SUCH_APP = "No app of this name has devices on this platform."
 NO_SUCH_DEVICE = "No such device of this account is registered in the app, or there is no such app."
 NO_COMPONENT = "No XMPP component is configured (XMPP_COMPONENT_JID)."
@@ -158,7 +164,7 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
         node = f"{self.verb}-push-{fields.pop('platform')}"
         try:
             with transaction.atomic():
-                done = operator_actions.command(node, fields.pop("account"), fields, now=database_now())
+                done = command(node, fields.pop("account"), fields, now=database_now())
                 _note(request, done)
         except CommandRefused as refused:
             raise self.problem(refused) from None
@@ -178,6 +184,30 @@ class Commanding(Guarded, generics.GenericAPIView[Any]):
         name, _, hint = refused.error.text.partition(": ")
         own_names = {theirs: ours for ours, theirs in NAMES.items()}
         return ValidationError({own_names.get(name, name): [hint]})
+
+
+def command(node: str, account: str, fields: Mapping[str, str], *, now: datetime) -> Done:
+    """Carry out a command for an account as if its app had sent it, and return its result.
+
+    ``node`` is a key of `commands.ACTIONS`. The account is not verified: the operator is responsible for it. Of the
+    limits, only those of devices apply: of one account, and in all.
+
+    Raises CommandRefused.
+    """
+    owner = parse_jid(account)
+    if owner is None or not owner.local or owner.resource:
+        raise CommandRefused(Errors.BAD_REQUEST, NO_ACCOUNT)
+    if not Domains(settings.XMPP_DENIED_DOMAINS, settings.XMPP_ALLOWED_DOMAINS).serve(owner.domain):
+        raise CommandRefused(Errors.FORBIDDEN)
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            with transaction.atomic():
+                return carry_out(ACTIONS[node], owner, fields, domain=settings.XMPP_COMPONENT_JID, now=now)
+        except Error as error:
+            if not attempts_left or not is_conflict(error):
+                raise
+            log.info("command_collided")
+    raise AssertionError  # the last attempt returned or raised
 
 
 def _note(request: Request, done: Done) -> None:

@@ -1,59 +1,53 @@
-"""Console operations on devices: disable, enable, remove."""
+"""Operations on devices: disable, enable, remove. Each is safe to repeat, and safe for two operators at once."""
 
 from collections.abc import Iterable, Sequence
+
+import structlog
+from django.db import transaction
 
 from kit.db.clock import database_now
 from kit.display import counted
 from notifications.models import WAITING, OpenNotification
-from pushserver.console.toolkit.operations import Done, Operation
-from pushserver.console.xmpp import operator_actions
+from pushserver.console.notifications.operations import Disable, Enable, route_ids_of
+from pushserver.console.toolkit.operations import Done, Operation, done
 from registrations.models import Route
+from xmpp_bridge.devices import end
 from xmpp_bridge.models import Device
 
-State = Route.State
+log = structlog.get_logger(__name__)
+WITHDRAWN = "Waiting notifications that are withdrawn: {waiting}."
 
 
-class DisableDevice(Operation):
-    label = "Disable"
-    permission = "registrations.disable_route"
-    is_destructive = True
+class DisableDevice(Disable):
+    noun = "device"
+    effects = (
+        "Devices with an active route: {of_all}. Nothing is sent to them any more.",
+        WITHDRAWN,
+        "Their users' servers get an error for the device, and most of them forget it.",
+        "A device is active again when an operator enables it, or when its app registers again by itself.",
+    )
 
-    @classmethod
-    def fits(cls, row: Device) -> bool:
-        return bool(row.route and row.route.state == State.ACTIVE)
 
-    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
-        active = Route.objects.filter(device__in=rows, state=State.ACTIVE)
-        yield f"Devices with an active route: {active.count()} of {len(rows)}. Nothing is sent to them any more."
-        yield _withdrawn(active.values_list("pk", flat=True))
-        yield "Their users' servers get an error for the device, and most of them forget it."
-        yield "A device is active again when an operator enables it, or when its app registers again by itself."
+class EnableDevice(Enable):
+    """Enable the routes of devices. A later end of theirs is announced once more."""
 
+    noun = "device"
+    effects = (
+        "Devices with a disabled route, which gets pushes again: {of_all}.",
+        "Servers that have forgotten a device do not push to it until its app enables pushes there again.",
+    )
+    again = "The next push disables the route of a dead token again."
+
+    @transaction.atomic
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        return _done("Disabled", operator_actions.disable([row.pk for row in rows], now=database_now()))
-
-
-class EnableDevice(Operation):
-    label = "Enable"
-    permission = "registrations.disable_route"
-
-    @classmethod
-    def fits(cls, row: Device) -> bool:
-        return bool(row.route and row.route.state == State.DISABLED)
-
-    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
-        disabled = Route.objects.filter(device__in=rows, state=State.DISABLED)
-        reasons = sorted(set(disabled.values_list("disabled_reason", flat=True)))
-        yield f"Devices with a disabled route, which gets pushes again: {disabled.count()} of {len(rows)}."
-        if reasons:
-            yield f"Disabled for: {', '.join(reasons)}. The next push disables the route of a dead token again."
-        yield "Servers that have forgotten a device do not push to it until its app enables pushes there again."
-
-    def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        return _done("Enabled", operator_actions.enable([row.pk for row in rows], now=database_now()))
+        enabled = super().run(rows, by=by)
+        Route.objects.filter(pk__in=route_ids_of(rows), state=Route.State.ACTIVE).update(is_end_awaited=True)
+        return enabled
 
 
 class RemoveDevice(Operation):
+    """End devices as if their apps had unregistered them. Later pushes to them get an error."""
+
     label = "Remove"
     permission = "xmpp_bridge.remove_device"
     is_destructive = True
@@ -63,22 +57,19 @@ class RemoveDevice(Operation):
         return row.state == Device.State.ACTIVE
 
     def touched(self, rows: Sequence[Device]) -> Iterable[str]:
-        active = [row for row in rows if row.state == Device.State.ACTIVE]
-        yield f"Registered devices: {len(active)} of {len(rows)}. Their tokens are removed, which cannot be undone."
-        yield _withdrawn([row.route_id for row in active if row.route_id])
+        routes = route_ids_of([row for row in rows if self.fits(row)])
+        waiting = OpenNotification.objects.filter(route__in=routes, state__in=WAITING).count()
+        yield f"Registered devices: {self.fitting(rows)}. Their tokens are removed, which cannot be undone."
+        yield WITHDRAWN.format(waiting=waiting)
         yield "Their users' servers get an error for the next push."
         yield "When the app registers again, as apps do by themselves, it gets a new device."
 
+    @transaction.atomic
     def run(self, rows: Sequence[Device], *, by: str) -> Done:
-        return _done("Removed", operator_actions.remove([row.pk for row in rows], now=database_now()))
-
-
-def _withdrawn(route_ids: Iterable[int]) -> str:
-    waiting = OpenNotification.objects.filter(route__in=list(route_ids), state__in=WAITING)
-    return f"Waiting notifications that are withdrawn: {waiting.count()}."
-
-
-def _done(verb: str, count: int) -> Done:
-    if not count:
-        return Done("Already done: nothing was changed.", is_change=False)
-    return Done(f"{verb} {counted(count, 'device')}.")
+        active = Device.objects.filter(pk__in=[row.pk for row in rows], state=Device.State.ACTIVE)
+        devices = list(active.select_related("route").order_by("pk").select_for_update(of=("self",)))
+        now = database_now()
+        for device in devices:
+            end(device, Device.State.UNREGISTERED, now=now)
+        log.info("devices_removed_on_demand", count=len(devices))
+        return done(len(devices), f"Removed {counted(len(devices), 'device')}.")

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from kit.display import counted
-from pushserver.console.waku.operator_actions import process_again
+from pushserver.console.waku.operations import process_again
 from tests.rig import rows
 from waku_bridge.inbox import faults
 from waku_bridge.models import EnvelopeFault, InboundEnvelope

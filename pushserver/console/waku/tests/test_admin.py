@@ -5,7 +5,6 @@ import json
 import re
 import time
 from datetime import timedelta
-from functools import partial
 
 import pytest
 from django.conf import LazySettings
@@ -16,7 +15,7 @@ from django.utils import timezone
 
 from kit.db.clock import day_of
 from kit.processes.leader import WAKU_BRIDGE
-from pushserver.console.waku import operator_actions
+from pushserver.console.waku import operations
 from pushserver.console.waku.admin import newest_lost, without_payloads
 from tests.rig import rows
 from tests.rig.rows import make_envelope, make_reply, make_request, make_watermark
@@ -184,31 +183,30 @@ def make_letter(*, payload: bytes = b"x" * 100, **fields):
     return rows.make_dead_letter(**{"raw": text, "size_bytes": len(text)} | fields)
 
 
-def twice(action, *names):
-    return [action(names) for _ in "12"]
+def twice(operation, *rows):
+    return [operation().run(rows, by="ann").is_change for _ in "12"]
 
 
 def test_a_failed_envelope_is_processed_again_once():
     at = timezone.now() - LONG_AGO
     failed = rows.make_envelope(state=State.FAILED, reason="KeyError", at=at)
     done = rows.make_envelope(state=State.PROCESSED, at=at)
-    assert twice(operator_actions.process_again, failed.hash, done.hash) == [1, 0]
+    assert twice(operations.ProcessAgain, failed, done) == [True, False]
     assert [envelope.hash for envelope in inbox.take(10).items] == [failed.hash]
 
 
 def test_a_dropped_envelope_keeps_its_hash_only_and_a_dropped_letter_nothing():
-    assert twice(operator_actions.drop_envelopes, rows.make_envelope(state=State.FAILED).hash) == [1, 0]
+    assert twice(operations.DropEnvelopes, rows.make_envelope(state=State.FAILED)) == [True, False]
     row = InboundEnvelope.objects.get()
     assert (row.state, row.reason, row.payload) == (State.DROPPED, "operator", None)
-    assert twice(operator_actions.drop_letters, make_letter().digest) == [1, 0]
+    assert twice(operations.DropLetters, make_letter()) == [True, False]
 
 
 @pytest.mark.parametrize("is_query", [False, True])
 def test_a_letter_that_can_be_read_by_now_goes_into_the_inbox(is_query):
     topic = f"/waku/1/0x{rows.make_topic_key().topic:08x}/rfc26"
     letter = make_letter(raw_fields={"contentTopic": topic} if is_query else {})
-    read_again = partial(operator_actions.read_again, now=timezone.now())
-    assert twice(read_again, letter.digest) == [operator_actions.ReadAgain(1, 0), operator_actions.ReadAgain(0, 0)]
+    assert twice(operations.ReadLettersAgain, letter) == [True, False]
     assert (DeadLetter.objects.count(), InboundEnvelope.objects.get().state) == (0, State.RECEIVED)
 
 
@@ -228,7 +226,7 @@ def test_a_letter_that_can_be_read_by_now_goes_into_the_inbox(is_query):
 )
 def test_a_letter_that_still_cannot_be_read_stays(fields):
     letter = make_letter(**fields)
-    assert operator_actions.read_again([letter.digest], now=timezone.now()) == operator_actions.ReadAgain(0, 1)
+    assert operations.read_again([letter.digest], now=timezone.now()) == (0, 1)
     assert (DeadLetter.objects.count(), InboundEnvelope.objects.count()) == (1, 0)
 
 

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from pushserver import tokens
-from pushserver.console.xmpp import operator_actions
+from pushserver.console.xmpp import api
 from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
 from xmpp_bridge import devices
@@ -184,6 +184,6 @@ def test_a_collision_with_another_process_that_registers_the_same_device_is_retr
             Device(domain=device.domain, registered_at=timezone.now(), **same).save()
         return done
 
-    monkeypatch.setattr(operator_actions, "carry_out", collide_once)
+    monkeypatch.setattr(api, "carry_out", collide_once)
     assert post(REGISTER, ASKED).json()["outcome"] == "registered"
     assert (len(calls), Device.objects.count()) == (2, 1)
