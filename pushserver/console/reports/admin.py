@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from unfold.admin import ModelAdmin
 
 from pushserver.console.reports import formats
-from pushserver.console.reports.on_demand import RequestRun
+from pushserver.console.reports.operations import RequestRun
 from pushserver.console.toolkit.columns import age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
 from pushserver.console.toolkit.related import Link, links_from

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from kit.db.clock import database_now
 from pushserver.console.reports.asking import DaysForm, read_choice
 from pushserver.console.reports.choice import Choice, newest_day
-from pushserver.console.reports.on_demand import RequestRun
+from pushserver.console.reports.operations import RequestRun
 from pushserver.console.reports.panels import PAGES, ReportPage
 from pushserver.console.reports.sections import finding_words, lineage, sections
 from pushserver.console.reports.tables import columns_of, csv_file

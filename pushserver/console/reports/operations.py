@@ -1,4 +1,4 @@
-"""Operator action that requests reports on demand."""
+"""The operation that requests reports on demand."""
 
 from collections.abc import Iterable, Sequence
 
@@ -47,7 +47,7 @@ class RequestRun(Operation):
         if lack := missing():
             yield f"A part is missing on this machine, and may be missing for the worker, too: {lack}"
 
-    def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
+    def run(self, rows: Sequence[PublishedDay], *, by: str) -> Done:
         first, last = rows[0].day, rows[-1].day
         if not on_demand.ask(first, last, replace=self.cleaned_data["replace"], now=database_now()):
             return Done("Already requested, and not over yet: nothing was changed.", is_change=False)
