@@ -9,7 +9,8 @@ from kit.http import lasting_connections
 from kit.processes import once
 from notifications import tasks
 from notifications.delivery.steps import Delivery
-from waku_bridge.inbox.steps import InboxIntake, InFlightJournal
+from waku_bridge.inbox.journal import InFlightJournal
+from waku_bridge.inbox.steps import InboxIntake
 from waku_bridge.messages import BRIDGE
 from waku_bridge.node import Nodes, WakuNode
 from waku_bridge.outbound.outbox import reply_steps

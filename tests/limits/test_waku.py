@@ -49,8 +49,8 @@ from tests.rig.rows import apn_token, delete_all, make_envelope, make_registrati
 from waku_bridge import tasks as waku_tasks
 from waku_bridge.codec.keys import Identity
 from waku_bridge.inbox import inbox, processing, queries
+from waku_bridge.inbox.journal import InFlightJournal
 from waku_bridge.inbox.priority import BUDGET, QUERY_UNITS
-from waku_bridge.inbox.steps import InFlightJournal
 from waku_bridge.management.commands import run_waku_bridge
 from waku_bridge.messages import MessageType, RegistrationError, WakuMessage
 from waku_bridge.models import InboundEnvelope, OutboundReply

@@ -17,7 +17,7 @@ from tests.rig import rows
 from tests.rig.delivering import Process
 from waku_bridge import bridge
 from waku_bridge.inbox import processing
-from waku_bridge.inbox.steps import InFlightJournal, read_journal
+from waku_bridge.inbox.journal import InFlightJournal, read
 from waku_bridge.inbox.tests.test_journal import die_with
 from waku_bridge.models import InboundEnvelope, OpenEnvelope
 
@@ -34,7 +34,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InFligh
 
 def kill_a_process_with(journal: InFlightJournal) -> int:
     """Have a process die with the envelopes that ours would take now, and return their number."""
-    held = read_journal(journal.path)
+    held = read(journal.path)
     die_with(journal.path.parent, *held)
     return len(held)
 
@@ -83,7 +83,7 @@ def test_a_deadly_envelope_is_taken_alone_after_two_deaths_and_given_up_after_th
     rows.make_envelope(payload=b"y")
     Process().process_batch(now=timezone.now())  # the journal and the reports of what has ended are removed
     assert list(journal.path.parent.iterdir()) == [journal.path]
-    assert read_journal(journal.path) == []
+    assert read(journal.path) == []
 
 
 def test_a_suspect_with_a_pending_key_causes_no_further_batches(journal: InFlightJournal) -> None:
@@ -103,7 +103,7 @@ HANGING_WORKER = """
 import threading, time
 from notifications import tasks
 from waku_bridge.inbox import processing
-from waku_bridge.inbox.steps import InFlightJournal, read_journal
+from waku_bridge.inbox.journal import InFlightJournal, read
 from waku_bridge.inbox.tests.test_journal import die_with
 
 def hang(_items, **_facts):

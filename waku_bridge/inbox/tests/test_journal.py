@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.rig.logs import capture_logs
-from waku_bridge.inbox.steps import InFlightJournal, read_journal
+from waku_bridge.inbox.journal import InFlightJournal, read
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -25,8 +25,7 @@ def journal(tmp_path: Path) -> Iterator[InFlightJournal]:
 
 def die_with(folder: Path, *hashes: bytes) -> None:
     """Start a process that holds these hashes, or none any more, and kill it."""
-    code = f"""import sys; from pathlib import Path; import django; django.setup()
-from waku_bridge.inbox.steps import InFlightJournal
+    code = f"""import sys; from pathlib import Path; from waku_bridge.inbox.journal import InFlightJournal
 journal = InFlightJournal(Path({str(folder)!r})); journal.hold([{A!r}])
 journal.clear(); journal.hold({list(hashes)!r})
 print("held", flush=True); sys.stdin.read()"""
@@ -50,7 +49,7 @@ def test_the_journal_of_a_living_process_is_not_counted_and_the_empty_one_of_a_d
     other = InFlightJournal(tmp_path)
     other.hold([A])
     other.hold([B])  # of another step of the batch
-    assert (journal.count_deaths(), read_journal(other.path)) == ({}, [A, B])
+    assert (journal.count_deaths(), read(other.path)) == ({}, [A, B])
     other.close()
     assert list(tmp_path.iterdir()) == [journal.path]
 
@@ -90,4 +89,4 @@ def test_a_full_disk_is_logged_once_and_ends_no_process(
             journal.clear()
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("journal_not_kept", os.strerror(errno.ENOSPC))]
     journal.hold([B])
-    assert read_journal(journal.path) == [B]
+    assert read(journal.path) == [B]
