@@ -400,7 +400,7 @@ for _is_wrong, *_problem in (
 # Start ----------------------------------------------------------------------------------------------------------------
 STARTS_WHEN = "pushserver.fitting"  # what `kit.processes.starting` asks
 BROKER_CHECK = "pushserver.console.health.asking.refusing_broker"  # what it asks before workers start
-WATCH = "pushserver.console.health.alerts.watch.Watch"  # the thread of workers for maintenance that takes snapshots
+WATCH = "pushserver.console.health.watch.Watch"  # the thread of workers for maintenance that takes snapshots
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL

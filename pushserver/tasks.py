@@ -9,19 +9,21 @@ from typing import Any
 import structlog
 from celery import shared_task, signals
 from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.db.models import QuerySet
 from kombu.exceptions import OperationalError
 
 from kit.db.clock import database_now
-from kit.db.partitions import run_for_a_while
+from kit.db.partitions import delete_in_chunks, run_for_a_while
 from kit.processes.tasks import MessageTask
 from pushserver.celery import app, serves_maintenance
 from pushserver.console.canary.waku import canary as waku_canary
 from pushserver.console.canary.xmpp import canary as xmpp_canary
 from pushserver.console.checks.gorush import check_all as check_all_gorush
 from pushserver.console.checks.nodes import check_all as check_all_nodes
-from pushserver.console.health.history import hours, retention, traffic
-from pushserver.console.parts import parts
+from pushserver.console.health import hours, incidents, traffic
 from pushserver.console.reports.mail import send_owed
+from pushserver.models import AccessRecord, FailedLogin
 from spark_reports.nights import status
 from spark_reports.nights.seeds import destroy_seeds
 
@@ -36,14 +38,18 @@ def purge_visits() -> None:
     now = database_now()
     keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
     removed = {
-        "access_log": run_for_a_while(retention.purge_access_log(now=now, keep=keep)),
-        "incidents": run_for_a_while(retention.purge_incidents(now=now)),
-        "parts": run_for_a_while(chain.from_iterable(part.purge(now=now) for part in parts())),
-        "sessions": run_for_a_while(retention.purge_sessions(now=now)),
-        "failed_logins": run_for_a_while(retention.purge_failed_logins(now=now)),
+        "access_log": _delete(AccessRecord.objects.filter(at__lt=now - keep).order_by("at")),
+        "incidents": run_for_a_while(incidents.purge(now=now)),
+        "canary_runs": run_for_a_while(chain(waku_canary.purge(now=now), xmpp_canary.purge(now=now))),
+        "sessions": _delete(Session.objects.filter(expire_date__lt=now).order_by("expire_date")),
+        "failed_logins": _delete(FailedLogin.objects.filter(last_at__lt=now - FailedLogin.COUNTED).order_by("last_at")),
     }
     if any(removed.values()):
         log.info("visits_purged", **removed)
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    return run_for_a_while(delete_in_chunks(rows))
 
 
 @shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one within seconds
@@ -106,5 +112,6 @@ def check_at_start(**_kwargs: Any) -> None:
     if serves_maintenance():
         with suppress(OperationalError):  # the broker is away again: beat runs the checks later
             scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-            for task in (task for part in parts() for task in part.checks if task in scheduled):
-                app.send_task(task, countdown=CHECKS_AFTER_SECONDS, expires=60)
+            for task in (check_nodes, run_waku_canary, run_xmpp_canary, check_gorush):
+                if task.name in scheduled:
+                    app.send_task(task.name, countdown=CHECKS_AFTER_SECONDS, expires=60)

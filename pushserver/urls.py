@@ -13,7 +13,7 @@ from pushserver.console.pages.second_factor import set_up
 from pushserver.console.pages.timeline import show_request_timeline, show_timeline
 from pushserver.console.pages.user import forget_user, show_user
 from pushserver.console.parts import parts
-from pushserver.metrics.exposition import metrics
+from pushserver.metrics import metrics
 
 urlpatterns = [
     path("admin/search/<app_label>/<model_name>/", admin.site.admin_view(search_facts), name="search_facts"),

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.core.management import get_commands
 
+from pushserver import metrics
 from pushserver.api.tests import test_api
 from pushserver.console.gorush import advice as error_rules
 from pushserver.management.commands import settings_catalogue as settings
-from pushserver.metrics import catalogue as metrics
 from pushserver.tests import test_console_login
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
 from spark_reports.tests.test_export import assert_documented

@@ -50,8 +50,7 @@ PUT_TOGETHER = {
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
     "pushserver/console/notifications/gauges.py": "names of the token types",
-    "pushserver/console/health/history/traffic.py": "names of the token types",
-    "pushserver/console/notifications/standstill.py": "one part for each outcome of a failure",
+    "pushserver/console/health/traffic.py": "names of the token types",
     "pushserver/console/health/stored.py": "statements of other modules and of gauges, and their labels",
 }
 # Tables that are named without their models, which stand above the module, or are a gateway's own.

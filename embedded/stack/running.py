@@ -29,7 +29,7 @@ from embedded.supervisor.supervisor import Supervisor
 from kit.processes import StartError
 from pushserver.config.data_dir import LOCK_NAME, VERSION_NAME, refuse_foreign_data, usable
 from pushserver.config.embedded import FILE_NAME
-from pushserver.console.health.indicators import State
+from pushserver.console.health.verdicts import State
 from pushserver.release import version
 
 READY_SECONDS = 60.0

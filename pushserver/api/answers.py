@@ -11,7 +11,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from pushserver.console.health.indicators import State
+from pushserver.console.health.verdicts import State
 from pushserver.console.toolkit.rest import LinkAnswer, links_of
 from pushserver.console.waku.models import CanaryRun
 from registrations.models import Registration, Route

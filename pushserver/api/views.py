@@ -14,8 +14,8 @@ from rest_framework.serializers import BaseSerializer, ModelSerializer
 
 from notifications.models import Channel, Notification
 from pushserver.api import answers, filters
-from pushserver.console.health.indicators import to_json
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import to_json
 from pushserver.console.notifications.admin import PUSH_CONTENT
 from pushserver.console.notifications.halted import with_halts
 from pushserver.console.registrations.admin import RegistrationAdmin

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from pushserver.console.health.history import hours, retention
-from pushserver.console.health.history.volumes import PAST, volumes
+from pushserver.console.health import hours, incidents
 from pushserver.console.health.incidents import Memory, recall, remember
-from pushserver.console.health.indicators import Indicator, State
-from pushserver.console.health.kinds.server import BROKER, DISK
-from pushserver.console.health.space import SIZE_OF_DATABASE, Past, judge
+from pushserver.console.health.indicators import DATABASE
+from pushserver.console.health.space import SIZE_OF_DATABASE, Past, disk
+from pushserver.console.health.verdicts import Facts, State, Verdict
+from pushserver.console.health.volumes import PAST, volumes
 from pushserver.models import Count, Incident, TrafficMinute
 from tests.rig.rows import make
 
@@ -60,7 +60,7 @@ def test_a_lake_of_another_machine_which_may_hang_is_not_asked(settings, monkeyp
     (tmp_path / "share" / "lake").mkdir(parents=True)
     assert any("reports" in volume.name for volume in volumes())
     (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nnas:/share {tmp_path}/share nfs4 rw,hard 0 0\n")
-    monkeypatch.setattr("pushserver.console.health.history.volumes.MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr("pushserver.console.health.volumes.MOUNTS", tmp_path / "mounts")
     assert not any("reports" in volume.name for volume in volumes())
 
 
@@ -75,7 +75,7 @@ def test_the_disk_that_fills_at_the_pace_of_the_last_day_is_red():
         cursor.execute(PAST)
         past = {flow: Past(*values) for flow, *values in cursor.fetchall()}
 
-    found = judge(DISK, [volume], past)
+    found = disk(Facts(volumes=[volume], past=past))
     assert (found.state, "and is full in 2 h at the pace of the last day" in found.sentence) == (State.RED, True), found
 
 
@@ -113,7 +113,7 @@ def at(seconds: float) -> datetime:
 
 def see(state: State, seconds: float, memory: Memory | None = None) -> datetime | None:
     """Remember one indicator in this state, and return since when it is not green."""
-    indicator = Indicator(BROKER, state, f"is {state}")
+    indicator = Verdict(state, f"is {state}", kind=DATABASE)
     known = memory or recall(now=at(seconds))
     [seen] = remember([indicator], known, now=at(seconds))
     return seen.since
@@ -146,7 +146,7 @@ def test_an_incident_is_kept_with_its_begin_and_end(seen, since, kept):
 def test_an_incident_keeps_its_owner_and_the_time_in_red_in_every_colour():
     see(YELLOW, 0)
     Incident.objects.update(acknowledged_by="ann")
-    [seen] = remember([Indicator(BROKER, RED, "is red")], recall(now=at(30)), now=at(30))
+    [seen] = remember([Verdict(RED, "is red", kind=DATABASE)], recall(now=at(30)), now=at(30))
     assert seen.owner == "ann"
     see(YELLOW, 60)
     incident = Incident.objects.get()
@@ -178,5 +178,5 @@ def test_incidents_are_kept_for_thirty_days_and_longer_while_they_go_on():
     for indicator, ended_at in (("old", at(0)), ("new", at(60)), ("open", None)):
         make(Incident, indicator=indicator, state="act now", at=at(-9), ended_at=ended_at)
 
-    assert sum(retention.purge_incidents(now=at(30) + timedelta(days=30))) == 1
+    assert sum(incidents.purge(now=at(30) + timedelta(days=30))) == 1
     assert {row.indicator for row in Incident.objects.all()} == {"new", "open"}

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from embedded.servers.ports import free_port
 from kit.batches.models import StepMark
 from notifications.models import Notification
+from pushserver import metrics
 from pushserver.celery import HEARTBEAT_KEY
 from pushserver.console.health import asking, stored
-from pushserver.metrics import exposition, stock
-from pushserver.metrics.catalogue import stored_gauges
+from pushserver.metrics import stored_gauges
 from tests.rig.rows import make_channel, make_envelope, make_halt, make_notification
 from tests.rig.statements import other_session
 
@@ -26,7 +26,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch):
     """Reuse no answer of an earlier test."""
-    monkeypatch.setattr(stock, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(metrics, "KEPT_SECONDS", 0)
     stored.COUNTED.forget()
     asking.RECENT.forget()
 
@@ -152,10 +152,10 @@ def test_a_gauge_that_hangs_ends_the_queries_and_the_database_counts_as_up(repor
 
 @pytest.mark.django_db
 def test_servers_are_asked_at_most_every_few_seconds_and_the_registry_is_made_once(monkeypatch):
-    monkeypatch.setattr(stock, "KEPT_SECONDS", 60)
-    asked = stock.Stock()
+    monkeypatch.setattr(metrics, "KEPT_SECONDS", 60)
+    asked = metrics.Stock()
     assert asked.collect() is asked.collect()
-    assert exposition._everything() is exposition._everything()
+    assert metrics._everything() is metrics._everything()
 
 
 SMALL_TABLES = {"notifications_channel", "notifications_halt", "notifications_queue", "pg_class"}

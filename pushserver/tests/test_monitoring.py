@@ -13,8 +13,9 @@ import yaml
 from prometheus_client.metrics import Gauge
 
 from embedded.supervisor.processes import PROJECT
-from pushserver.console.health.judging import all_kinds
-from pushserver.metrics.catalogue import entries, sources
+from pushserver.console.health.indicators import kinds_of
+from pushserver.console.parts import parts
+from pushserver.metrics import entries, sources
 
 DOCS = PROJECT / "docs"
 ENTRIES = list(chain.from_iterable(map(entries, sources().values())))
@@ -97,7 +98,9 @@ def test_an_alert_about_an_indicator_leads_to_its_page() -> None:
     for name, rule in ALERTS.items():
         for operator, wanted in re.findall(r'pushserver_indicator_state\{indicator(=~?)"([^"]*)"\}', rule["expr"]):
             pattern = re.compile(wanted if operator == "=~" else re.escape(wanted))
-            about = {kind for kind in all_kinds() if pattern.fullmatch(kind.id) or pattern.fullmatch(f"{kind.id}-a:1")}
+            about = {
+                kind for kind in kinds_of(parts()) if pattern.fullmatch(kind.id) or pattern.fullmatch(f"{kind.id}-a:1")
+            }
             assert {kind.runbook for kind in about} == {ALSO.get(name, name)}, name
 
 
@@ -114,7 +117,7 @@ def test_the_dashboard_asks_for_metrics_that_exist_and_each_panel_has_a_place_of
 
 
 def test_each_alert_and_each_indicator_has_a_page_and_each_page_an_alert_or_an_indicator() -> None:
-    assert set(PAGES) == set(ALERTS) | {kind.runbook for kind in all_kinds()}
+    assert set(PAGES) == set(ALERTS) | {kind.runbook for kind in kinds_of(parts())}
     linked = re.findall(r"\]\(runbooks/([\w-]+)\.md\)", (DOCS / "README.md").read_text(encoding="utf-8"))
     assert set(linked) == set(PAGES)
 

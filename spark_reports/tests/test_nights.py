@@ -16,9 +16,9 @@ from django.utils import timezone
 import spark_reports.management.commands
 from kit.processes.tasks import WORKER_STOP, TaskFailed
 from pushserver.console.health import asking
-from pushserver.console.health.indicators import Indicator
-from pushserver.console.health.indicators import State as IndicatorState
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import State as IndicatorState
+from pushserver.console.health.verdicts import Verdict
 from pushserver.console.reports.mail import send_summary
 from pushserver.tasks import watch_reports
 from spark_reports import tasks
@@ -181,7 +181,7 @@ def test_indicators_show_a_missing_night_and_that_one_lacks_history_after_its_la
     assert "error_rates: it rests on fewer earlier days than there could be (expected 2, found 0)" in page
 
 
-def indicator(kind: str) -> Indicator:
+def indicator(kind: str) -> Verdict:
     asking.RECENT.forget()
     [found] = [each for each in take_snapshot(now=timezone.now()).indicators if each.id == kind]
     return found

@@ -19,9 +19,8 @@ from pushserver.console.checks.engine import Notice, NoticeCache
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
-from pushserver.console.health import asking, stored
-from pushserver.console.health.history import traffic
-from pushserver.console.health.kinds import server
+from pushserver.console.health import asking, stored, traffic
+from pushserver.console.health import indicators as server
 from pushserver.console.waku import indicators as waku
 from pushserver.models import Count, TrafficMinute
 from tests.rig import rows

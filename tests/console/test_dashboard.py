@@ -31,14 +31,15 @@ from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
 from pushserver.console.health import pages, stored
-from pushserver.console.health.history.traffic import minutes
-from pushserver.console.health.indicators import VALUES, Indicator, Page, State, without_hosts
-from pushserver.console.health.judging import all_kinds
+from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.traffic import minutes
+from pushserver.console.health.verdicts import VALUES, Page, State, Verdict, without_hosts
 from pushserver.console.pages.overview.showing import url_of
+from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
 from pushserver.console.waku import part
-from pushserver.console.waku.indicators import WakuFacts, many_lost_replies
+from pushserver.console.waku.indicators import many_lost_replies
 from pushserver.models import ApiToken, Count, TrafficMinute
 from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
@@ -55,15 +56,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("alive")]
 Shown = tuple[State, str]
 
 
-def indicators(now: datetime | None = None) -> dict[str, Indicator]:
+def indicators(now: datetime | None = None) -> dict[str, Verdict]:
     return {found.id: found for found in take_snapshot(now=now or timezone.now()).indicators}
-
-
-def waku_facts() -> WakuFacts:
-    stored = take_snapshot(now=timezone.now()).facts.stored
-    assert stored
-    [found] = [own for own in stored.parts.values() if isinstance(own, WakuFacts)]
-    return found
 
 
 def test_a_system_that_works_is_green() -> None:
@@ -86,7 +80,7 @@ def test_page_api_and_metrics_show_every_indicator_and_readyz_those_that_decide_
     COMPONENT_END.save("connected")
     stop_reading()
     found = indicators()
-    assert {one.kind for one in found.values()} == set(all_kinds())
+    assert {one.kind for one in found.values()} == set(kinds_of(parts()))
 
     page = admin_client.get("/admin/").content.decode()
     status = caller(ApiToken.Scope.STATUS)("status/").json()
@@ -255,7 +249,7 @@ def test_no_secret_of_a_url_is_on_the_page_also_while_redis_is_away(
 
 def test_an_indicator_without_a_beginning_keeps_the_time_when_it_was_first_seen() -> None:
     stop_worker()
-    first = take_snapshot(now=timezone.now() - timedelta(minutes=9)).facts.now
+    first = take_snapshot(now=timezone.now() - timedelta(minutes=9)).facts["now"]
 
     assert indicators()["workers"].since == first
 
@@ -318,7 +312,7 @@ def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind
     never = [found for found in take_snapshot(now=now).indicators if found.id.startswith("store-")]
     behind = rows.make_watermark(node=another, at=now - timedelta(hours=1))
 
-    stores = waku_facts().stores
+    stores = take_snapshot(now=timezone.now()).facts["stores"]
 
     assert ["never read" in found.sentence for found in never] == [True]
     assert [store.read_up_to for store in stores] == [behind.watermark_at]
@@ -378,7 +372,7 @@ def test_every_role_sees_the_indicators_and_only_links_that_it_may_follow(role: 
 
 def test_every_page_has_an_address_that_exists(admin_user: User) -> None:
     own = {page for page in vars(pages).values() if isinstance(page, Page)}
-    every = own | {kind.page for kind in all_kinds() if kind.page}
+    every = own | {kind.page for kind in kinds_of(parts()) if kind.page}
     assert all(url_of(page, admin_user).startswith("/admin/") for page in every)
 
 

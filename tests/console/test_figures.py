@@ -9,8 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.models import EndedAttempt
-from pushserver.console.health import stored
-from pushserver.console.health.history import traffic
+from pushserver.console.health import stored, traffic
 from pushserver.models import Count, Incident, TrafficMinute
 from pushserver.tasks import count_traffic
 from tests.console.reading import words

@@ -8,8 +8,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 
 from kit.db.reasons import UNAVAILABLE
-from pushserver.console.health.asking import Database
-from pushserver.console.health.indicators import State
+from pushserver.console.health.verdicts import State
 from pushserver.console.pages import without_database
 from pushserver.console.pages.without_database import DatabaseWatch
 from pushserver.models import Incident
@@ -29,7 +28,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> DatabaseWatch:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The results of the next database checks."""
     found = [""]
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(found[0]))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: {"database": found[0]})
     return found
 
 
@@ -65,7 +64,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A PostgreSQL that receives the check and does not answer."""
     is_over = threading.Event()
     monkeypatch.setattr(without_database, "ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(str(is_over.wait(60))[:0]))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: {"database": str(is_over.wait(60))[:0]})
     yield is_over
     is_over.set()
 
@@ -124,7 +123,7 @@ def test_any_number_of_pages_checks_the_database_at_most_twice_a_second(
 ) -> None:
     questions: list[None] = []
     monkeypatch.setattr(without_database, "FRESH_SECONDS", 60.0)
-    monkeypatch.setattr(without_database.asking, "ask_database", lambda: Database(questions.append(None) or ""))
+    monkeypatch.setattr(without_database.asking, "ask_database", lambda: {"database": questions.append(None) or ""})
     assert {client.get("/admin/login/").status_code for _ in range(10)} == {200}
     assert (len(questions), watch.since) == (1, None)
 

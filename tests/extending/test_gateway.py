@@ -13,8 +13,8 @@ from django.utils import timezone
 from kit.db.base import fetch
 from notifications import gateways
 from notifications.models import Attempt
-from pushserver.console import parts as operations
-from pushserver.console.health.history import traffic
+from pushserver.console import parts
+from pushserver.console.health import traffic
 from pushserver.models import Count
 from registrations import messages, registering
 from registrations.messages import RegistrationMessage
@@ -44,11 +44,9 @@ SERVER = (
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
     """The gateway, with its two apps in INSTALLED_APPS."""
-    for registered in (
-        *((gateways, "_openers"), (messages, "_kinds")),
-        *((operations, "_registered"), (operations, "_loaded")),
-    ):
+    for registered in ((gateways, "_openers"), (messages, "_kinds")):
         monkeypatch.setattr(*registered, dict(getattr(*registered)))
+    monkeypatch.setattr(parts, "PARTS", [*parts.PARTS])
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push", "tests.extending.web_push.console"]
     opened = gateways.gateway_for(NAME)
     assert isinstance(opened, WebPushGateway)

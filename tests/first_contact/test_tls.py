@@ -24,10 +24,10 @@ import django; django.setup()
 from django.conf import settings
 from django.core.cache import cache
 from kit.http import lasting_connections, submit
-from pushserver.console.gorush.part import GorushOperations
+from pushserver.console.gorush.part import ask
 from pushserver.celery import app
 from pushserver.console.health.asking import ask_broker
-from pushserver.metrics.stock import _ask_broker
+from pushserver.metrics import _ask_broker
 
 def takes(work):
     try:
@@ -41,11 +41,11 @@ for name, work in {
     "cache": lambda: cache.add("tls", 1) or True,
     "probe": lambda: not ask_broker(),
     "metrics": lambda: list(_ask_broker()),
-    "gorush": lambda: all(GorushOperations().ask().values()),
+    "gorush": lambda: all(ask()["gorush_is_up"].values()),
     "node": lambda: submit(node.request("GET", settings.WAKU_NODES[0])).result(10).status == 200,
 }.items():
     print(name, takes(work))
-print("said", ask_broker())
+print("said", ask_broker().partition(":")[0])
 """
 NAMES = ("celery", "cache", "probe", "metrics", "gorush", "node")
 UNVERIFIED = "said Redis has no valid certificate for the host of REDIS_URL"

@@ -21,8 +21,8 @@ from kit.http import Connections, submit
 from notifications.delivery import steps
 from notifications.gateways.gorush.client import GorushGateway
 from notifications.models import Halt, Notification
-from pushserver.console.health.indicators import Indicator, State
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import State, Verdict
 from registrations.messages import TokenType
 from tests.rig.conversation import anybody, push, registration, say
 from tests.rig.conversation import request as push_request
@@ -283,6 +283,6 @@ def test_the_next_push_to_an_address_that_works_at_last_brings_those_that_wait(w
     assert world.sent_to(new_phone) == [2]
 
 
-def _sending(world: World) -> Indicator:
+def _sending(world: World) -> Verdict:
     indicators = take_snapshot(now=world.now).indicators
     return next(indicator for indicator in indicators if indicator.id == "sending")

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from embedded.servers.ports import free_port
 from embedded.stack.plan import web
-from pushserver.metrics.catalogue import entries, sources
+from pushserver.metrics import entries, sources
 from tests.rig.network import Network, iphone, new_sender
 from tests.rig.server import Fleet, wait_for_http, wait_until
 

@@ -24,8 +24,8 @@ from notifications import tasks
 from notifications.messages import NotificationType, Outcome, ReportError, Result
 from notifications.models import Notification
 from notifications.queues.capacity import Admission, own_admission
-from pushserver.console.health.indicators import State
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import State
 from registrations import quotas
 from registrations.messages import TokenType
 from registrations.models import Registration, Route

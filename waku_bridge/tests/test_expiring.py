@@ -10,8 +10,8 @@ from django.utils import timezone
 from kit.db.clock import day_of
 from kit.db.partitions import MADE_AHEAD
 from notifications.models import Notification
-from pushserver.console.health.indicators import State
 from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import State
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from tests.rig import rows
 from waku_bridge import query_topics, tasks

@@ -13,7 +13,7 @@ from kit.buckets.bucket import Limit
 from kit.db.clock import clock
 from notifications.messages import Content
 from notifications.models import BeyondLimit, Notification, OpenNotification
-from pushserver.console.xmpp.part import XmppOperations
+from pushserver.console.xmpp.part import XMPP
 from registrations.models import Route
 from tests.rig.rows import end_open
 from tests.rig.statements import statements
@@ -324,7 +324,7 @@ def test_pushes_beyond_each_limit_are_counted_for_their_device(service: Service,
     of_device = BeyondLimit.objects.exclude(installation_id="")
     assert {row.installation_id for row in of_device} == {str(Device.objects.get().pk)}
     assert sum(row.count for row in of_device) == 5  # the domain was refused without a look at its device
-    assert set(XmppOperations.push_limits) == set(DeviceLimit)
+    assert set(XMPP.push_limits) == set(DeviceLimit)
 
 
 def test_a_ciphertext_that_may_not_wait_for_its_phone_is_shortened(

@@ -74,7 +74,7 @@ def test_an_embedded_server_that_starts_is_not_asked_as_it_would_log_an_error(tm
     server = EmbeddedPostgres(tmp_path / "postgres", FAST)
     settings.EMBEDDED_POSTGRES_DIR, settings.DATABASE_URL = server.data_dir, server.url()
     settings.EMBEDDED = {"DATABASE_URL": server.url()}
-    assert ask_database()[0] == "PostgreSQL is not ready"
+    assert ask_database()["database"] == "PostgreSQL is not ready"
 
 
 def test_data_of_another_version_and_a_socket_folder_of_another_account_are_refused_in_one_line(tmp_path):

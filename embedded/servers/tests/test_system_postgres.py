@@ -186,7 +186,7 @@ def test_a_version_that_is_too_old_is_refused_in_one_line_before_any_query_and_b
     too_old = "is too old: this server needs 99 or newer"
     monkeypatch.setattr(base, "OLDEST", 99)
     connection.close()
-    assert ask_database()[0].endswith(too_old)
+    assert ask_database()["database"].endswith(too_old)
     monkeypatch.setattr("kit.processes.starting.sleep", lambda _: monkeypatch.undo())  # until it is upgraded
     with capture_logs() as logs:
         wait_until_fit()

@@ -17,7 +17,7 @@ from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
 from notifications.queues.capacity import ConcurrencyLimits
 from notifications.queues.claim import QUEUES_AT_ONCE, claim
-from pushserver.console.notifications import standstill
+from pushserver.console.health import stored
 from registrations.models import Route
 from tests.rig.delivering import (
     APP,
@@ -195,7 +195,7 @@ def test_failures_of_an_app_without_an_answer_are_read_once():
     prove(APPLE)
     for n in range(50):
         make_attempt(token_type=1, app_topic=APP, started_at=NOW - n * SECOND, outcome="transient")
-    assert rows_read(standstill._FAILING, {"since": NOW - 3600 * SECOND})["notifications_attempt"] <= 2 * 50
+    assert rows_read(stored._FAILING, {"since": NOW - 3600 * SECOND})["notifications_attempt"] <= 2 * 50
 
 
 def rows_read(sql, parameters):

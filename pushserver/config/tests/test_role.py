@@ -177,5 +177,5 @@ def test_a_worker_looks_at_the_lights_without_the_console(postgres: EmbeddedPost
     """Migrations of ours depend on some of the console's, which a worker has not installed."""
     program = """import pushserver.worker, django; django.setup()
 from django.utils import timezone
-from pushserver.console.health.alerts.watch import Watch; Watch().look(timezone.now())"""
+from pushserver.console.health.watch import Watch; Watch().look(timezone.now())"""
     printed(program, DATABASE_URL=postgres.url(connection.settings_dict["NAME"]))

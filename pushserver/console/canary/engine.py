@@ -24,7 +24,7 @@ from kit.db.partitions import delete_in_chunks
 from kit.processes.status import StatusCache
 from kit.processes.tasks import WORKER_STOP
 from pushserver.console.canary.runs import BaseRun, RunState
-from pushserver.console.health.canaries import CanaryFacts, RoundTrip
+from pushserver.console.health.judges import CanaryFacts, RoundTrip
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Engine of the config checks: rules about a kind of peer, tried on what each peer says about itself.
 
-`nodes` and `gorush` read the answers and have the rules. The complaints are saved as notices in the status cache, for
-`/readyz` and the console.
+A module for each kind of peer reads the answers and has the rules. The complaints are saved as notices in the status
+cache, for `/readyz` and the console.
 """
 
 import asyncio

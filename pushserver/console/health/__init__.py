@@ -1,9 +1,13 @@
-"""Health: indicators and the facts that they judge, incidents, alerts, and the history of traffic.
+"""Health: facts, the indicators that judge them, incidents, alerts, and the history of traffic.
 
-`asking` asks the servers around us, within seconds, and reads the cache. `stored` reads the database. The modules of
-`kinds` judge these facts without I/O; gateways and bridges judge theirs (`console.parts`). `judging` puts all
-indicators into one list, `incidents` stores since when each is bad, and `snapshot` has everything of one moment.
-Nothing here imports a page, because workers take snapshots, too.
+    asking   asks the servers around us, within seconds, and reads the cache     ┐
+    stored   reads the database                                                  ├─ one dict of facts
+    parts    add the facts of their own servers and tables                       ┘
+    indicators, pushes, and those of parts: facts → verdicts, without I/O
+    snapshot facts and verdicts of one moment        incidents  since when each is bad
+
+`traffic` counts each minute, `hours` adds them up, and `hour` reads the last sixty. No page is imported here, because
+workers take snapshots, too.
 
 See docs/console.md.
 """

@@ -4,23 +4,28 @@
 hosts as subjects only, which `/readyz` leaves out.
 """
 
-import ssl
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import datetime
 from functools import cache
 from math import inf
 from operator import itemgetter
+from ssl import SSLError
 from time import time
-from types import MappingProxyType
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, LiteralString
 
 import psycopg
 import redis
 from django.conf import settings
 from django.core.cache import cache as shared_cache
 from django.db import connection
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
 
 from kit.buckets.shared import SHOWN
 from kit.db.base import TimedConnection, TooOldError, is_marked_ready, refuse_too_old
@@ -28,12 +33,11 @@ from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed
 from kit.exposition import BROKEN, read_values
 from kit.processes.starting import OWN_FAULT
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
-from pushserver.console.health.history.volumes import PAST, volumes
-from pushserver.console.health.judging import Reached
-from pushserver.console.health.kinds import server
-from pushserver.console.health.kinds.server import Queue
+from pushserver.console.health.indicators import NEEDED_QUEUES, with_step
 from pushserver.console.health.recent import Recent
 from pushserver.console.health.space import FULL_MIB, Past
+from pushserver.console.health.verdicts import Facts
+from pushserver.console.health.volumes import PAST, volumes
 from pushserver.console.parts import parts_in_use
 from pushserver.release import Migration, known_migrations
 
@@ -41,8 +45,6 @@ TIMEOUT_SECONDS = 2
 # A process that meets a fault tries again within two seconds, so one that was noted longer ago is over.
 OVER_SECONDS = 5.0
 LOCK_TIMEOUT = "500ms"
-# Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
-NEEDED_QUEUES = ("maintenance", "keys")
 # Seconds since the last statement of each live worker. A worker that does not hang sends one every second. Without
 # `track_activities` in PostgreSQL the time is unknown, and counts as 0.
 SILENT_WORKERS: LiteralString = f"""
@@ -64,48 +66,22 @@ SILENT_LEADERS: LiteralString = """
 INCIDENTS: LiteralString = "SELECT indicator, began_at FROM pushserver_incident WHERE ended_at IS NULL"
 
 
-class Database(NamedTuple):
-    """The answer of PostgreSQL. ``reason`` says why it cannot be used, and is empty if it answers, can be
-    written and has all migrations. ``incidents`` has the beginning of each open incident by indicator.
-
-    ``silent_seconds`` has the silence of each process of `batches`, and ``leaders`` that of each bridge by the name of
-    its leader. Both are None while they are not known. ``past`` has the free space of volumes and the size of the
-    database in the last day.
-    """
-
-    reason: str = ""
-    incidents: Mapping[str, datetime] = MappingProxyType({})
-    silent_seconds: Sequence[float] | None = None
-    leaders: Mapping[str, float] | None = None
-    past: Mapping[str, Past] = MappingProxyType({})
-
-
-def ask() -> Reached:
+def ask() -> Facts:
     """Ask all servers at the same time, so that together they take as long as the slowest.
 
     This thread reads the cache, because each thread would make its own connection to it.
     """
     parts = parts_in_use()
     with ThreadPoolExecutor(len(parts) + 2) as pool:
-        asked_database, asked_broker = pool.submit(ask_database), pool.submit(ask_broker)
+        database, broker = pool.submit(ask_database), pool.submit(ask_broker)
         asked = [pool.submit(part.ask) for part in parts]
-        queues = list(_queues(_served()))
-        database, broker = asked_database.result(), asked_broker.result()
-    is_blind = bool(broker)  # each request to Redis would take its full timeout
-    return Reached(
-        database=database.reason,
-        broker=broker,
-        queues=queues,
-        silent_seconds=database.silent_seconds,
-        parts={
-            part: part.reach(own.result(), database.leaders, is_blind=is_blind)
-            for part, own in zip(parts, asked, strict=True)
-        },
-        incidents=database.incidents,
-        volumes=volumes(),
-        past=database.past,
-        waits_for=_waits_for(),
-    )
+        facts = Facts(parts=parts, queues=_queues(), volumes=volumes())
+        facts |= {**database.result(), "broker": broker.result(), "waits_for": _waits_for()}
+        for each in asked:
+            facts |= each.result()
+    for part in parts:
+        facts |= part.reach(facts)
+    return facts
 
 
 # Seconds for which the answers of the servers are reused. The dashboard, the API, `/metrics` and `/readyz` may be
@@ -115,10 +91,16 @@ RECENT = Recent(ask, lambda: KEPT_SECONDS)
 
 
 # PostgreSQL and Redis -------------------------------------------------------------------------------------------------
-def ask_database() -> Database:
-    """Return the answer of PostgreSQL, or the reason why there is none, as the processes know it."""
-    found = _ask_database()
-    return found._replace(reason=_as_known(found.reason))
+def ask_database() -> Mapping[str, Any]:
+    """Return the facts that PostgreSQL answers with.
+
+    ``database`` says why it cannot be used, as the processes know it, and is empty if it answers, can be written and
+    has all migrations. ``incidents`` has the beginning of each open incident by indicator. Where they are known,
+    ``silent_seconds`` has the silence of each process of `batches`, ``leaders`` that of each bridge by the name of its
+    leader, and ``past`` the free space of volumes and the size of the database in the last day.
+    """
+    why, found = _ask_database()
+    return {"incidents": {}, **found, "database": _as_known(why)}
 
 
 _well_at = time()  # when this process last found PostgreSQL well
@@ -144,27 +126,30 @@ def _as_known(reason: str) -> str:
     return reason
 
 
-def _ask_database() -> Database:
+def _ask_database() -> tuple[str, Mapping[str, Any]]:
+    """Return the reason why PostgreSQL cannot be used, or an empty text, and facts."""
     if _is_marked_unready():
-        return Database("PostgreSQL is not ready")
+        return "PostgreSQL is not ready", {}
     try:
         with closing(_connect()) as own:
             refuse_too_old(own.info.server_version)
             missing = len(_known_migrations() - _applied_migrations(own))
             is_read_only = own.execute("SELECT current_setting('transaction_read_only')").fetchone() == ("on",)
-            silent_seconds = [seconds for (seconds,) in own.execute(SILENT_WORKERS)]
-            leaders = dict(own.execute(SILENT_LEADERS).fetchall())
-            past = {} if missing else {flow: Past(*values) for flow, *values in own.execute(PAST)}
-            incidents = {} if missing else _open_incidents(own)
+            facts: dict[str, Any] = {
+                "silent_seconds": [seconds for (seconds,) in own.execute(SILENT_WORKERS)],
+                "leaders": dict(own.execute(SILENT_LEADERS).fetchall()),
+            }
+            if not missing:
+                facts["past"] = {flow: Past(*values) for flow, *values in own.execute(PAST)}
+                facts["incidents"] = _open_incidents(own)
     except TooOldError as error:
-        return Database(str(error))
+        return str(error), {}
     except psycopg.Error as error:
-        return Database(reason(error) if is_closed(error) else UNAVAILABLE)
-    why = REASONS[READ_ONLY] if is_read_only else f"migrations not applied: {missing}" if missing else ""
-    return Database(why, incidents, silent_seconds, leaders, past)
+        return reason(error) if is_closed(error) else UNAVAILABLE, {}
+    return REASONS[READ_ONLY] if is_read_only else f"migrations not applied: {missing}" if missing else "", facts
 
 
-def _open_incidents(own: psycopg.Connection[Any]) -> Mapping[str, datetime]:
+def _open_incidents(own: psycopg.Connection[Any]) -> Mapping[str, Any]:
     """Return the open incidents, or none while another session keeps their table locked: messages are processed."""
     own.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
     try:
@@ -213,8 +198,37 @@ def _known_migrations() -> frozenset[Migration]:
     return frozenset(known_migrations())
 
 
+AWAY, LOADING = "Redis does not answer", "Redis is loading its data"
+START = "start Redis, or correct REDIS_URL"
+# Why Redis cannot be used, and what to do then, by the class of the error or of its cause, and a word of its text. The
+# first that fits counts. These are our own words: those of Redis may quote a name or a key.
+REFUSALS: tuple[tuple[type[Exception], str, str, str], ...] = (
+    (NoPermissionError, "channel", "the account of REDIS_URL may not use Celery's channels",
+     "give the account its channels: `ACL SETUSER name allchannels`"),
+    (NoPermissionError, "key", "the account of REDIS_URL may not use Celery's keys",
+     "give the account its keys: `ACL SETUSER name allkeys`"),
+    (NoPermissionError, "", "the account of REDIS_URL may not run Celery's commands",
+     "give the account its commands: `ACL SETUSER name +@all -@admin -@dangerous +info`"),
+    (SSLError, "", "Redis has no valid certificate for the host of REDIS_URL",
+     "name its authority in SSL_CERT_FILE, and Redis by a name of its certificate"),
+    (ReadOnlyError, "", "Redis is a replica, and refuses writes",
+     "name the primary in REDIS_URL, or make this server the primary: `REPLICAOF NO ONE`"),
+    (OutOfMemoryError, "", "Redis has reached its maxmemory, and refuses writes",
+     "raise `maxmemory`, and look at who else uses this Redis"),
+    (AuthenticationError, "", "Redis refuses the account or password of REDIS_URL",
+     "correct REDIS_URL, and restart every process"),
+    (BusyLoadingError, "", LOADING, "wait until it has read its file"),
+    (redis.ConnectionError, "", AWAY, START),
+    (redis.TimeoutError, "", AWAY, START),
+    (redis.RedisError, "MISCONF", "Redis cannot write to its disk, and refuses writes",
+     "make room on the disk of Redis: its log has the error"),
+    (redis.RedisError, "", "Redis refuses what workers do there",
+     "the log of the workers and that of Redis have the reason"),
+)  # fmt: skip
+
+
 def ask_broker() -> str:
-    """Return the reason why Redis cannot be used, or an empty text if it lets us do what workers do there.
+    """Return why Redis cannot be used, and what to do then, or an empty text if it lets us do what workers do there.
 
     They write, also to the keys of Celery's queues, and publish and subscribe to Celery's channels. Nobody listens to
     the channel of the publication. The subscription is the last command: it changes the mode of the connection.
@@ -232,36 +246,16 @@ def ask_broker() -> str:
                 commands.execute_command("SUBSCRIBE", f"{prefix}.pidbox")  # type: ignore[no-untyped-call]
                 commands.execute()
     except redis.RedisError as error:
-        return _refusal(error)
+        seen = (error, error.__cause__ or error.__context__)  # a faulty certificate is the cause of another error
+        fitting = (row for row in REFUSALS if any(isinstance(each, row[0]) for each in seen))
+        return next(f"{sentence}: {step}" for _, word, sentence, step in fitting if word in str(error))
     return ""
 
 
 def refusing_broker() -> Iterator[str]:
     """Yield what Redis refuses, with the remedy. Celery itself waits for a Redis that is away."""
-    if (fault := ask_broker()) and fault not in {server.BROKER_AWAY, server.LOADING}:
-        yield f"{fault}. {server.BROKER_STEPS[fault]}"
-
-
-def _refusal(error: redis.RedisError) -> str:
-    """Return what Redis refuses, in our own words: its own may quote a name or a key."""
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return next((fault for word, fault in server.MISSING_RIGHTS.items() if word in str(error)), server.NO_COMMANDS)
-    if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
-        return server.UNVERIFIED
-    for kind, fault in _REFUSALS.items():
-        if isinstance(error, kind):
-            return fault
-    return server.UNSAVED if "MISCONF" in str(error) else server.REFUSING
-
-
-_REFUSALS: Mapping[type[redis.RedisError], str] = {
-    redis.exceptions.ReadOnlyError: server.REPLICA,
-    redis.exceptions.OutOfMemoryError: server.OUT_OF_MEMORY,
-    redis.exceptions.AuthenticationError: server.UNAUTHENTICATED,
-    redis.exceptions.BusyLoadingError: server.LOADING,
-    redis.exceptions.ConnectionError: server.BROKER_AWAY,
-    redis.exceptions.TimeoutError: server.BROKER_AWAY,
-}
+    if (fault := ask_broker()) and not fault.startswith((AWAY, LOADING)):
+        yield "{}. {}".format(*with_step(fault))
 
 
 def _waits_for() -> str:
@@ -286,20 +280,16 @@ def _own_faults() -> Mapping[str, float]:
 
 
 # Workers --------------------------------------------------------------------------------------------------------------
-def _served() -> set[str]:
-    """Return the queues with a worker, which wrote its heartbeat within the time to live."""
-    keys = {HEARTBEAT_KEY.format(queue=queue): queue for queue in QUEUES}
-    try:
-        return {keys[key] for key in shared_cache.get_many(keys)}
-    except redis.RedisError:
-        return set()  # the indicator of Redis has the reason
+def _queues() -> Mapping[str, bool]:
+    """Return whether there is a worker for each queue that needs one, and for those that the settings switch on.
 
-
-def _queues(served: Collection[str]) -> Iterator[Queue]:
-    """Yield the queues that need a worker, and those that the settings switch on. PostgreSQL reports the processes of
-    `batches`.
+    A worker writes its heartbeat within the time to live. PostgreSQL reports the processes of `batches`.
     """
+    keys = {queue: HEARTBEAT_KEY.format(queue=queue) for queue in QUEUES}
+    try:
+        served = shared_cache.get_many(keys.values())
+    except redis.RedisError:
+        served = {}  # the indicator of Redis has the reason
     is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
-    for queue in QUEUES:
-        if queue != BATCHES and (queue in NEEDED_QUEUES or is_wanted.get(queue, True)):
-            yield Queue(queue, queue in served, is_needed=queue in NEEDED_QUEUES)
+    wanted = [queue for queue in QUEUES if queue in NEEDED_QUEUES or is_wanted.get(queue, True)]
+    return {queue: keys[queue] in served for queue in wanted if queue != BATCHES}

@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from pushserver.console.health.indicators import is_ready, to_json, without_hosts
 from pushserver.console.health.snapshot import readiness
+from pushserver.console.health.verdicts import is_ready, to_json, without_hosts
 
 
 @never_cache

@@ -12,8 +12,8 @@ from django.db.models.functions import Coalesce
 
 from notifications.messages import Outcome
 from notifications.models import BeyondLimit
-from pushserver.console.health.history import traffic
-from pushserver.console.health.kinds.results import ChannelTries
+from pushserver.console.health import traffic
+from pushserver.console.health.pushes import ChannelTries
 from pushserver.models import Count, TrafficMinute
 
 DELIVERED = Outcome.DELIVERED

@@ -5,7 +5,7 @@ indicator may flap. So two periods go on after a pause shorter than WELL_AFTER: 
 Alerts and acknowledgements belong to the incident, whatever its colours were.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,11 +14,13 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from kit.db.base import fetch
-from pushserver.console.health.indicators import Indicator, State, dated
-from pushserver.models import Alert, Incident
+from kit.db.partitions import delete_in_chunks
+from pushserver.console.health.verdicts import State, Verdict, dated
+from pushserver.models import Alert, Incident, ServerStart
 
 # An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)
+KEPT = timedelta(days=30)
 _IS_END_SENT = Exists(Alert.objects.filter(incident=OuterRef("pk"), event=Alert.Event.ENDED))
 
 
@@ -33,7 +35,7 @@ class Memory:
         """Return the state of each indicator that was bad in the last snapshot."""
         return {indicator: State(row.state) for indicator, row in self.newest.items() if row.ended_at is None}
 
-    def owner_of(self, indicator: Indicator) -> str:
+    def owner_of(self, indicator: Verdict) -> str:
         """Return the name of the person who takes care of a bad indicator, or an empty text."""
         row = self.newest.get(indicator.id)
         return row.acknowledged_by if row and indicator.is_bad else ""
@@ -45,7 +47,7 @@ def recall(*, now: datetime) -> Memory:
     return Memory({row.indicator: row for row in recent.order_by("began_at", "pk")})
 
 
-def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) -> list[Indicator]:
+def remember(indicators: Sequence[Verdict], memory: Memory, *, now: datetime) -> list[Verdict]:
     """Note begun, changed and ended incidents. Return the indicators with the time since when each is not green."""
     known = {indicator.id: indicator for indicator in indicators}
     seen = [(row, changes(row, known.get(row.indicator), now)) for row in memory.newest.values()]
@@ -57,7 +59,7 @@ def remember(indicators: Sequence[Indicator], memory: Memory, *, now: datetime) 
     return dated(owned, {row.indicator: row.began_at for row in [*memory.newest.values(), *begun]})
 
 
-def changes(incident: Incident, indicator: Indicator | None, now: datetime) -> dict[str, Any]:
+def changes(incident: Incident, indicator: Verdict | None, now: datetime) -> dict[str, Any]:
     """Return the columns of an incident that change with its indicator. The function is pure.
 
     An unknown (grey) indicator changes nothing, and one that is gone has recovered.
@@ -76,7 +78,7 @@ def changes(incident: Incident, indicator: Indicator | None, now: datetime) -> d
     return {name: value for name, value in columns.items() if getattr(incident, name) != value}
 
 
-def follow(incident: Incident | None, indicator: Indicator, now: datetime) -> Incident | None:
+def follow(incident: Incident | None, indicator: Verdict, now: datetime) -> Incident | None:
     """Return the newest incident of an indicator after a snapshot, without the database."""
     if incident is None or (incident.ended_at and now - incident.ended_at >= WELL_AFTER):
         return incident_of(indicator, now) if indicator.is_bad else incident
@@ -85,7 +87,7 @@ def follow(incident: Incident | None, indicator: Indicator, now: datetime) -> In
     return incident
 
 
-def incident_of(indicator: Indicator, began_at: datetime, ended_at: datetime | None = None) -> Incident:
+def incident_of(indicator: Verdict, began_at: datetime, ended_at: datetime | None = None) -> Incident:
     """Return a new incident of a bad indicator, which is not stored."""
     is_red = indicator.state == State.RED
     return Incident(
@@ -135,3 +137,12 @@ def note_past(incident: Incident, *, now: datetime) -> Incident:
     if times:
         Incident.objects.filter(pk=row.pk).update(**times)
     return row
+
+
+def purge(*, now: datetime) -> Iterator[int]:
+    """Delete incidents that ended before KEPT, and starts after which another one was that long ago: what ran until now
+    tells whether the server's key was changed since. Yields how many rows each step deleted.
+    """
+    yield from delete_in_chunks(Incident.objects.filter(ended_at__lt=now - KEPT).order_by("ended_at"))
+    later = ServerStart.objects.filter(started_at__gt=OuterRef("started_at"), started_at__lt=now - KEPT)
+    yield from delete_in_chunks(ServerStart.objects.filter(Exists(later)).order_by("started_at"))

@@ -1,219 +1,323 @@
-"""Health indicators: the state of each part of the server, since when, and the first step. The module does no I/O.
+"""The indicators of the server itself, but those of `pushes`: their judges, and the table of all. It does no I/O."""
 
-An app declares its kinds of indicators, and judges its facts. The dashboard, `/readyz`, the API's `status`, `/metrics`
-and the hints of the console show these indicators, and judge nothing themselves.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
+from typing import Any, NamedTuple
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
-from itertools import count
-from typing import Any
+from kit.display import counted
+from pushserver.console.health import pages
+from pushserver.console.health.judges import filling
+from pushserver.console.health.pushes import PUSHES
+from pushserver.console.health.space import disk
+from pushserver.console.health.verdicts import (
+    DATABASE_SILENT,
+    Facts,
+    Group,
+    Kind,
+    State,
+    Verdict,
+    duration,
+    explained,
+    listed,
+)
 
-# Number of indicators at the top of the dashboard.
-FIRST = 3
-REDIS_DOWN = "not known while Redis is away"
-DATABASE_SILENT = "not known while PostgreSQL does not answer in time"
+# Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
+NEEDED_QUEUES = ("maintenance", "keys")
+HANGS_SECONDS = 3.0  # a batch takes less than one second
+BEAT_GONE = timedelta(minutes=3)  # a minute is counted within 15 s of its end
+DATABASE_STEPS = {
+    "migrations": "Run `manage.py migrate`.",
+    "cannot be written": "Promote the standby, or correct DATABASE_URL, or set `default_transaction_read_only = off`.",
+}
+WITHOUT_BROKER = (
+    " Messages are processed meanwhile, but a process of `batches` that ends is not replaced, and no scheduled task "
+    "runs."
+)
 
 
-class State(StrEnum):
-    """The state of an indicator. The value is the word beside the colour.
+class LostKey(NamedTuple):
+    """The key that clients know this server by, and that its settings lack. Staff may have acknowledged that."""
 
-    Red means that messages are late or lost now, or will be within hours. Yellow means that an operator should look at
-    it, but not before the morning.
+    acknowledged_by: str = ""
+
+
+# The server -----------------------------------------------------------------------------------------------------------
+def key(facts: Facts) -> Verdict:
+    """Judge whether the server still has the key by which clients know it."""
+    lost: LostKey | None = facts["key"]
+    if lost is None:
+        return Verdict(State.GREEN, "is the one that clients know")
+    if lost.acknowledged_by:
+        return Verdict(State.GREEN, f"was changed, as {lost.acknowledged_by} has acknowledged")
+    first_step = (
+        "List the earlier key in OTHER_SERVER_PRIVATE_KEYS, and restart every process. If it was replaced on purpose, "
+        "acknowledge the incident."
+    )
+    sentence = "is not the one that clients know: they must register again"
+    headline = "Phones get no pushes until they register again: the server's key was changed"
+    return Verdict(State.RED, sentence, first_step, headline=headline)
+
+
+def database(facts: Facts) -> Verdict:
+    """Judge whether PostgreSQL answers with all migrations applied. The fact is empty, or says why not."""
+    reason: str = facts["database"]
+    if not reason:
+        return Verdict(State.GREEN, "answers, migrations are applied")
+    steps = (step for words, step in DATABASE_STEPS.items() if words in reason)
+    first_step, cause = next(steps, "Start PostgreSQL, or correct DATABASE_URL."), ""
+    if reason.startswith("the disk"):
+        reason, first_step = with_step(reason)
+        cause = _full_disk_of("PostgreSQL", facts)
+    return Verdict(State.RED, reason, first_step, headline=f"Nothing is processed: {reason}", cause=cause)
+
+
+def with_step(reason: str) -> tuple[str, str]:
+    """Return a reason that names its remedy after a colon, and that remedy as a sentence."""
+    sentence, _, step = reason.rstrip(".").partition(": ")
+    return sentence, f"{step[:1].upper()}{step[1:] or 'See the logs'}."
+
+
+def _full_disk_of(name: str, facts: Facts) -> str:
+    """Return the id of a red disk, if a volume that we see has the data of this name. Else its server is elsewhere."""
+    volumes = facts.get("volumes", ())
+    has_it = any(name in volume.name for volume in volumes)
+    return DISK.id if has_it and disk(facts).state == State.RED else ""
+
+
+def database_speed(facts: Facts) -> Verdict:
+    """Judge whether PostgreSQL counts the backlog in time, or has a reason for doing nothing in time."""
+    if facts["database"]:
+        return Verdict(State.GREY, DATABASE_SILENT)
+    if not facts["is_slow"]:
+        return Verdict(State.GREEN, "counts the backlog in time")
+    refusal = facts.get("refusal", "")
+    first_step = "Look for long transactions and other load on PostgreSQL."
+    sentence = refusal or "takes too long to count the backlog"
+    return Verdict(State.RED, sentence, first_step, late=f"Messages may be late: {refusal or 'PostgreSQL is slow'}")
+
+
+def broker(facts: Facts) -> Verdict:
+    """Judge whether Redis does what workers need. The fact is empty, or says why not."""
+    if not facts["broker"]:
+        return Verdict(State.GREEN, "answers, and takes what workers write")
+    sentence, first_step = with_step(facts["broker"])
+    cause = _full_disk_of("Redis", facts) if "write to its disk" in sentence else ""
+    return Verdict(State.RED, sentence, first_step + WITHOUT_BROKER, cause=cause)
+
+
+def batches(facts: Facts) -> Verdict:
+    """Judge the processes of batches by the seconds since their last statements. A working one sends one every second.
+
+    While processes wait at their start, ``waits_for`` is the fault.
     """
+    silent_seconds: Sequence[float] | None = facts.get("silent_seconds")
+    if silent_seconds is None:
+        return Verdict(State.GREY, "not known while PostgreSQL does not answer")
+    if not silent_seconds and facts["waits_for"]:
+        sentence, first_step = with_step(facts["waits_for"])
+        headline = f"Nothing is processed: {sentence}"
+        return Verdict(State.RED, f"the workers wait: {sentence}", first_step, headline=headline)
+    if not silent_seconds:
+        first_step = "Start the worker: `celery -A pushserver.worker worker -Q batches -P prefork`."
+        headline = "Nothing is processed: no worker for batches"
+        return Verdict(State.RED, "no worker processes batches", first_step, headline=headline)
+    hanging = [seconds for seconds in silent_seconds if seconds > HANGS_SECONDS]
+    processes = counted(len(silent_seconds), "process", "processes")
+    if not hanging:
+        return Verdict(State.GREEN, f"{processes} at work")
+    have = "has" if len(hanging) == 1 else "have"
+    sentence = f"{len(hanging)} of {processes} {have} done nothing for {duration(max(hanging))}"
+    first_step = "Restart the worker of `batches`: its processes are stopped, or wait endlessly."
+    if len(hanging) < len(silent_seconds):
+        return Verdict(State.YELLOW, sentence, first_step)
+    headline = f"Nothing is processed: the workers have hung for {duration(min(hanging))}"
+    return Verdict(State.RED, sentence, first_step, headline=headline)
 
-    RED = "act now"
-    YELLOW = "look at it"
-    GREEN = "fine"
-    GREY = "not known"
-    OFF = "off"
+
+def workers(facts: Facts) -> Verdict:
+    """Judge whether each queue has a worker. A missing one is red if messages need its queue."""
+    away = [queue for queue, has_worker in facts.cached("queues").items() if not has_worker]
+    if not away:
+        return Verdict(State.GREEN, "every queue has one")
+    state = State.RED if any(queue in NEEDED_QUEUES for queue in away) else State.YELLOW
+    commands = listed([f"`celery -A pushserver.worker worker -Q {queue}`" for queue in away])
+    first_step = f"Start {commands}. The log of the ended worker has the reason."
+    late = "Queries about new users wait: no worker for keys" if "keys" in away else ""
+    return Verdict(state, f"no worker for {listed(away)}", first_step, late=late)
 
 
-BAD = (State.RED, State.YELLOW)
-# The value of the gauge by state. An indicator that is GREY has none.
-VALUES: Mapping[State, int] = {State.RED: 2, State.YELLOW: 1, State.GREEN: 0, State.OFF: 0}
+def beat(facts: Facts) -> Verdict:
+    """Judge beat by the newest minute that was counted, because beat has no heartbeat."""
+    counted_until = facts["counted_until"]
+    if counted_until is None:
+        return Verdict(State.GREY, "has counted nothing yet")
+    if facts["now"] - counted_until <= BEAT_GONE:
+        return Verdict(State.GREEN, "runs")
+    if not facts["queues"].get("maintenance", True):
+        return Verdict(State.GREY, "not known without a worker for maintenance")
+    first_step = "Start the worker for `maintenance` again, which has beat. No check, purge or report runs meanwhile."
+    return Verdict(State.RED, f"has scheduled nothing since {counted_until:%H:%M}", first_step, counted_until)
 
 
-class Group(StrEnum):
-    """A heading of the dashboard."""
-
-    SERVER = "Server"
-    IN = "Messages in"
-    OUT = "Pushes and replies out"
-    WATCH = "Watching"
+# Traffic: whether requests and pushes are as many as usual at this hour -----------------------------------------------
+FEW_DAYS = 5
+# An absence is judged over a period in which this number is usual. By chance it happens less than once in
+# millions of periods.
+EXPECTED = 40
+MIN_MINUTES, MAX_MINUTES = 3, 60
+FEW = 3  # per minute: fewer are no sign of a recovery
+SILENT_SHARE, QUIET_SHARE = 0.05, 0.25
+# A minute is counted within 15 s of its end.
+NOT_COUNTED = timedelta(minutes=3)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A page of the console, by the name of its URL. ``permission`` is empty for a page that all staff may open."""
+class Flow:
+    """Requests through one bridge, or pushes to one kind of device.
 
-    title: str
-    url_name: str
-    permission: str = ""
-    query: str = ""
-
-
-def rows(title: str, model: str, query: str = "") -> Page:
-    """Return the page of a list of rows. ``model`` is its label in lower case, such as `notifications.attempt`."""
-    app_label, model_name = model.split(".")
-    return Page(title, f"admin:{app_label}_{model_name}_changelist", f"{app_label}.view_{model_name}", query)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The subject of an indicator. ``id`` is stable: metrics, alerts, incidents and pages refer to it.
-
-    ``runbook`` is the name of the page in `docs/runbooks`; ``page`` is the page of the console that shows the subject.
-    While an indicator with ``decides_readiness`` is red, no message would get through, and the server is not ready.
-
-    A red indicator explains a bad one whose kind has it in ``follows``. A group in ``follows`` stands for the kinds of
-    that group with ``concerns_all``, those that affect all messages.
+    ``one`` and ``many`` name it in sentences: "request has arrived through Waku", "requests have arrived through Waku".
+    ``usual`` are its sums in this hour of other days, in ascending order, and ``minutes`` its numbers in the minutes of
+    the last hour that have been counted, the newest last.
     """
 
-    id: str
-    group: Group
-    name: str
-    runbook: str
-    page: Page | None = None
-    decides_readiness: bool = False
-    concerns_all: bool = False
-    follows: tuple["Group | Kind", ...] = ()
-
-    def explains(self, other: "Kind") -> bool:
-        """Return whether a red indicator of this kind explains a bad one of the other kind."""
-        return self in other.follows or (self.concerns_all and self.group in other.follows)
-
-
-@dataclass(frozen=True, slots=True)
-class Indicator:
-    """The state of one part of the server, with a ``sentence`` about it, and a ``first_step`` when it is bad.
-
-    ``subject`` is the host, where several servers have an indicator of one kind. ``own_page`` replaces the page of the
-    kind, and ``during`` limits its list to the period of the sentence. ``headline`` names what users do not get, and
-    ``late`` what they get late; the verdict on the server shows the first of them. Without both, messages get through
-    in spite of the fault. ``first_step`` may have commands between backticks. ``cause`` is the id of the indicator that
-    explains this one, and ``owner`` the account of the operator who takes care of it.
-    """
-
-    kind: Kind
-    state: State
-    sentence: str
-    first_step: str = ""
-    since: datetime | None = None
-    subject: str = ""
-    own_page: Page | None = None
-    headline: str = ""
-    late: str = ""
-    during: tuple[datetime, datetime] | None = None
-    cause: str = ""
-    owner: str = ""
+    one: str
+    many: str
+    usual: Sequence[int] = ()
+    minutes: Sequence[int] = ()
 
     @property
-    def id(self) -> str:
-        return f"{self.kind.id}-{self.subject}" if self.subject else self.kind.id
+    def usual_per_minute(self) -> float:
+        """Return the lower quartile of the days of five weeks, so that a weekend does not count as silence."""
+        return self.usual[len(self.usual) // 4] / 60 if self.usual else 0.0
 
     @property
-    def name(self) -> str:
-        return f"{self.kind.name} {self.subject}" if self.subject else self.kind.name
+    def judged_minutes(self) -> int:
+        """Return the number of minutes in which `EXPECTED` are usual, or 0 if too little is known."""
+        needed = ceil(EXPECTED / self.usual_per_minute) if self.usual_per_minute else MAX_MINUTES + 1
+        return max(needed, MIN_MINUTES) if needed <= MAX_MINUTES else 0
 
     @property
-    def page(self) -> Page | None:
-        return self.own_page or self.kind.page
+    def silent_minutes(self) -> int:
+        """Return the number of newest minutes without any. It is at most the number of counted minutes."""
+        return next((n for n, number in enumerate(reversed(self.minutes)) if number), len(self.minutes))
 
     @property
-    def is_bad(self) -> bool:
-        return self.state in BAD
+    def share(self) -> float:
+        """Return the share of the usual number in the judged minutes.
+
+        It is 1 if too little is known, and as soon as the newest minute has a usual number.
+        """
+        if not 0 < self.judged_minutes <= len(self.minutes):
+            return 1.0
+        if self.minutes[-1] >= max(self.usual_per_minute / 2, FEW):
+            return 1.0
+        return sum(self.minutes[-self.judged_minutes :]) / (self.usual_per_minute * self.judged_minutes)
 
     @property
-    def makes_unready(self) -> bool:
-        return self.kind.decides_readiness and self.state == State.RED
+    def words(self) -> str:
+        """Return the missing flow, with its usual rate."""
+        rate = self.usual_per_minute
+        usual = f"usual is {f'{rate:,.0f} a minute' if rate >= 2 else f'{rate * 60:,.0f} an hour'}"
+        if self.silent_minutes >= MIN_MINUTES:
+            return f"No {self.one} for {self.silent_minutes} min; {usual}"
+        number = counted(sum(self.minutes[-self.judged_minutes :]), self.one, self.many)
+        return f"Only {number} in {self.judged_minutes} min; {usual}"
 
 
-def to_json(indicators: Sequence[Indicator]) -> dict[str, Any]:
-    """Return indicators and the readiness of the server, as `/readyz` and the API show them."""
-    return {"status": "ready" if is_ready(indicators) else "not ready", "indicators": list(map(_to_json, indicators))}
+def traffic(facts: Facts) -> Verdict:
+    """Judge all flows by the counted minutes. The quietest flow decides the state."""
+    days, counted_until = facts["days"], facts["counted_until"]
+    if days < FEW_DAYS:
+        return Verdict(State.GREY, f"not known yet: {days} of {FEW_DAYS} days to compare with")
+    if counted_until is None or facts["now"] - counted_until > NOT_COUNTED:
+        return Verdict(State.GREY, "not known while nothing is counted")
+    bad: list[Flow] = sorted(
+        (flow for flow in facts["flows"] if flow.share <= QUIET_SHARE), key=lambda flow: flow.share
+    )
+    if not bad:
+        return Verdict(State.GREEN, "as much as is usual at this hour")
+    first_step = (
+        "If the canary is fine, this server works. Look for a new release of the client, an outage of the network "
+        "or of a gateway, or clients that moved to another server."
+    )
+    state = State.RED if bad[0].share <= SILENT_SHARE else State.YELLOW
+    since = counted_until - timedelta(minutes=max(bad[0].silent_minutes, bad[0].judged_minutes))
+    headline = bad[0].words if state == State.RED else ""
+    return Verdict(state, "; ".join(flow.words for flow in bad), first_step, since, headline=headline)
 
 
-def without_hosts(indicators: Sequence[Indicator]) -> list[Indicator]:
-    """Return the indicators with numbers in place of hosts, for public answers."""
-    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(1))
-    return [
-        replace(found, cause="", subject=found.subject and str(next(numbers[found.kind.id]))) for found in indicators
-    ]
+# Reports --------------------------------------------------------------------------------------------------------------
+def reports(facts: Facts) -> Verdict:
+    """Judge whether the reports of the last night exist. The fact is their `spark_reports.nights.status.Status`."""
+    found: Any = facts["reports"]
+    if found.is_alarm:
+        first_step = (
+            "Repair the fault that the run names. The night is then repeated by itself, or on demand from Last night."
+        )
+        return Verdict(State.YELLOW, found.words, first_step, own_page=pages.RUNS)
+    return Verdict(State.OFF if found.state == State.OFF else State.GREEN, found.words)
 
 
-def _to_json(indicator: Indicator) -> dict[str, Any]:
-    own = {name: getattr(indicator, name) for name in ("id", "state", "since", "sentence", "first_step", "cause")}
-    return own | {"runbook": indicator.kind.runbook, "decides_readiness": indicator.kind.decides_readiness}
+def anomalies(facts: Facts) -> Verdict:
+    """Judge the newest night by its anomalies, then by findings about the data."""
+    found: Sequence[str] = facts["anomalies"]
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        first_step = "Check whether a release, an outage or a wrong set-up explains it."
+        return Verdict(State.YELLOW, f"outside of its usual band: {found[0]}{more}", first_step)
+    if findings := facts["reports"].findings:
+        sentence = f"{counted(findings, 'finding')} about the data of the newest night"
+        return Verdict(State.YELLOW, sentence, "The page of the night names each finding.")
+    return Verdict(State.OFF if facts["reports"].state == State.OFF else State.GREEN, "none in the newest night")
 
 
-def is_ready(indicators: Sequence[Indicator]) -> bool:
-    """Return whether no indicator makes the server unready."""
-    return not any(indicator.makes_unready for indicator in indicators)
+# All of them ----------------------------------------------------------------------------------------------------------
+SERVER, IN, OUT, WATCH = Group
+DISK = Kind("disk", SERVER, "Disk space", "PushServerDiskFilling", disk)
+DATABASE = Kind(
+    "database", SERVER, "PostgreSQL", "PushServerDatabaseDown", database, decides_readiness=True, concerns_all=True
+)
+KINDS = (
+    Kind("key", SERVER, "Server's key", "PushServerKeyChanged", key),
+    DISK,
+    DATABASE,
+    Kind("database-speed", SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", database_speed, concerns_all=True),
+    Kind("broker", SERVER, "Redis", "PushServerBrokerDown", broker, decides_readiness=True, follows=("database",)),
+    Kind(
+        *("batches", SERVER, "Batches", "PushServerQueueWithoutWorker", batches),
+        decides_readiness=True,
+        concerns_all=True,
+        follows=("database", "broker"),
+    ),
+    Kind("workers", SERVER, "Workers", "PushServerQueueWithoutWorker", workers, decides_readiness=True),
+    Kind("beat", WATCH, "Beat", "IndicatorBeat", beat, follows=(SERVER, "broker", "workers")),
+    Kind(
+        *("registrations", IN, "Registrations", "PushServerRegistrationsFilling"),
+        filling("registrations", setting="MAX_REGISTRATIONS", rows="registrations"),
+        pages.REGISTRATIONS,
+    ),
+    *PUSHES,
+    Kind("traffic", WATCH, "Traffic", "IndicatorTraffic", traffic, pages.NEWEST_REQUESTS, follows=(SERVER, IN, OUT)),
+    Kind("reports", WATCH, "Reports", "PushServerReportsMissing", reports, pages.REPORTS),
+    Kind("anomalies", WATCH, "Anomalies", "IndicatorAnomalies", anomalies, pages.REPORTS),
+)
 
 
-def dated(indicators: Sequence[Indicator], since: Mapping[str, datetime]) -> list[Indicator]:
-    """Return the indicators. A bad one without a time of its own gets the time of its id in ``since``."""
-    return [
-        replace(found, since=since.get(found.id)) if found.is_bad and found.since is None else found
-        for found in indicators
-    ]
+def kinds_of(parts: Sequence[Any]) -> list[Kind]:
+    """Return the kinds of the server and of these parts, causes before effects."""
+    known = [*KINDS, *(kind for part in parts for kind in part.kinds)]
+    groups = list(Group)
+    return sorted(known, key=lambda kind: (groups.index(kind.group), not kind.decides_readiness))
 
 
-def explained(indicators: Sequence[Indicator]) -> list[Indicator]:
-    """Return the indicators. Each bad one gets as ``cause`` the id of the first one that explains it.
-
-    If that one has itself a cause, both get the same. No kind may follow from itself, not even through others.
-    """
-    red = [found for found in indicators if found.state == State.RED]
-
-    def cause_of(indicator: Indicator) -> str:
-        cause = next((other for other in red if other.kind.explains(indicator.kind)), None)
-        return indicator.cause or (cause_of(cause) or cause.id if cause else "")
-
-    return [replace(found, cause=cause_of(found)) if found.is_bad else found for found in indicators]
+def judge(facts: Facts) -> list[Verdict]:
+    """Return all indicators, causes before effects."""
+    return explained([verdict for kind in kinds_of(facts["parts"]) for verdict in kind.verdicts(facts)])
 
 
-def worst(indicators: Sequence[Indicator], *, first: int = FIRST) -> list[Indicator]:
-    """Return the ``first`` bad indicators, red before yellow, without those that another one explains."""
-    bad = (found for found in indicators if found.is_bad and not found.cause)
-    return sorted(bad, key=lambda found: BAD.index(found.state))[:first]
-
-
-def verdict(indicators: Sequence[Indicator]) -> tuple[State, str]:
-    """Return the state of the whole server and a sentence about it, by an indicator of that state."""
-    bad = worst(indicators, first=len(indicators))
-    red, yellow = (sum(found.state == state for found in bad) for state in BAD)
-    state = State.RED if red else State.YELLOW if yellow else State.GREEN
-    if state == State.GREEN:
-        return state, "Messages get through, and nothing needs you"
-    causes = {found.id for found in bad if found.state == state}
-    leading = [found for found in indicators if found.state == state and (found.cause or found.id) in causes]
-    headline = next(filter(None, [*(found.headline for found in leading), *(found.late for found in leading)]), "")
-    counts = ", ".join(f"{number} {word}" for number, word in ((red, "urgent"), (yellow, "can wait")) if number)
-    return state, f"{headline}. {counts}" if headline else f"Messages get through; {counts}"
-
-
-def last_hour(now: datetime) -> tuple[datetime, datetime]:
-    return now - timedelta(hours=1), now + timedelta(seconds=1)
-
-
-def above(figure: float, *, red: float, yellow: float) -> State:
-    """Return the state of a figure: red or yellow above these limits, and otherwise green."""
-    return State.RED if figure > red else State.YELLOW if figure > yellow else State.GREEN
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in a single unit, such as "3 min"."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: "a, b and c"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def readiness(facts: Facts) -> list[Verdict]:
+    """Return the indicators that decide whether the server is ready. They need no table of the database."""
+    kinds = [kind for kind in kinds_of(facts["parts"]) if kind.decides_readiness]
+    return [verdict for kind in kinds for verdict in kind.verdicts(facts)]

@@ -1,6 +1,6 @@
 """Pages of the console to which indicators lead, by the names of their URLs."""
 
-from pushserver.console.health.indicators import Page, rows
+from pushserver.console.health.verdicts import Page, rows
 
 DRAIN = Page("Drain", "drain", "notifications.operate_drain")
 STUCK = rows("Stuck notifications", "notifications.notification", "progress=stuck")

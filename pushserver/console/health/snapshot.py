@@ -1,7 +1,7 @@
-"""The health of the whole server at one moment: facts, the hour before it, and the indicators."""
+"""The health of the whole server at one moment: the facts and the indicators."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 
 import structlog
 from django.db import Error, transaction
@@ -9,25 +9,29 @@ from django.db import Error, transaction
 from kit.db.base import timeouts
 from kit.db.reasons import is_closed, reason
 from kit.processes.status import ChangeFilter
-from pushserver.console.health import asking, judging, stored
-from pushserver.console.health.history import traffic
+from pushserver.console.health import asking, indicators, stored, traffic
 from pushserver.console.health.hour import Hour, read_hour
 from pushserver.console.health.incidents import recall, remember
-from pushserver.console.health.indicators import Indicator, dated
-from pushserver.console.health.judging import Facts, Reached
+from pushserver.console.health.indicators import judge
+from pushserver.console.health.verdicts import Facts, Verdict, dated
 
 log = structlog.get_logger(__name__)
 
 REFUSALS = ChangeFilter()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The facts of one moment, the hour before it, and the indicators, causes before effects."""
+class Snapshot(NamedTuple):
+    """The facts of one moment, and the indicators, causes before effects. With ``is_noted`` incidents are stored."""
 
     facts: Facts
-    hour: Hour
-    indicators: list[Indicator]
+    indicators: list[Verdict]
+    is_noted: bool
+
+    @property
+    def hour(self) -> Hour:
+        """Return the last hour by the minute."""
+        found: Hour = self.facts["hour"]
+        return found
 
 
 def take_snapshot(*, now: datetime) -> Snapshot:
@@ -36,36 +40,35 @@ def take_snapshot(*, now: datetime) -> Snapshot:
     While the database cannot be read and written in time, nothing is noted, and the indicators from its facts are
     unknown.
     """
-    reached = asking.RECENT.get()
-    refusal = ""
-    if not reached.database:
+    facts = Facts(asking.RECENT.get(), now=now)
+    if not facts["database"]:
         try:
             with timeouts(stored.TIMEOUTS), transaction.atomic():
-                seen = _with_database(reached, now)
+                seen = _with_database(facts)
             REFUSALS.has_changed("")
             return seen  # noqa: TRY300 - the rest is for failures
         except Error as error:
-            refusal = reason(error)
-            reached = replace(reached, database=refusal) if is_closed(error) else reached
+            facts["refusal"] = refusal = reason(error)
+            facts["database"] = refusal if is_closed(error) else ""
             if REFUSALS.has_changed(refusal):
                 log.warning("facts_not_read", reason=refusal)
-    facts = Facts(now, reached, None, refusal)
-    return Snapshot(facts, Hour(traffic.minutes(now), {}), dated(judging.judge(facts), reached.incidents))
+    facts |= {"hour": Hour(traffic.minutes(now), {}), "is_slow": True}
+    return Snapshot(facts, dated(judge(facts), facts["incidents"]), is_noted=False)
 
 
-def _with_database(reached: Reached, now: datetime) -> Snapshot:
-    hour = read_hour(now)
+def _with_database(asked: Facts) -> Snapshot:
+    now = asked["now"]
     memory = recall(now=now)
-    facts = Facts(now, reached, stored.read(hour, memory.states, now=now, is_blind=bool(reached.broker)))
-    return Snapshot(facts, hour, remember(judging.judge(facts), memory, now=now))
+    facts = stored.read(asked, read_hour(now), memory.states)
+    return Snapshot(facts, remember(judge(facts), memory, now=now), is_noted=True)
 
 
-def readiness() -> list[Indicator]:
+def readiness() -> list[Verdict]:
     """Return the indicators that decide readiness, without waiting for the database."""
-    reached = asking.RECENT.get()
-    return dated(judging.readiness(reached), reached.incidents)
+    facts = asking.RECENT.get()
+    return dated(indicators.readiness(facts), facts["incidents"])
 
 
 def is_bad_at_a_glance() -> bool:
     """Return whether a server around us or a worker is bad, without reading a table."""
-    return any(found.is_bad for found in judging.from_reached(asking.RECENT.get()))
+    return any(found.is_bad for found in judge(asking.RECENT.get()))

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import NamedTuple
 
-from pushserver.console.health.indicators import BAD, Indicator, Kind, State, duration, listed
+from pushserver.console.health.verdicts import BAD, Facts, State, Verdict, duration, listed
 
 SIZE_OF_DATABASE = "size database"
 # Free MiB below which PostgreSQL cannot make the next segment of its log, and below which somebody has to act: a start
@@ -45,17 +45,19 @@ class Volume(NamedTuple):
         return f"free {self.name}"
 
 
-def judge(kind: Kind, volumes: Sequence[Volume], past: Mapping[str, Past]) -> Indicator:
+def disk(facts: Facts) -> Verdict:
     """Judge the free space of the volumes, now and at the pace of the last day. The worst volume decides.
 
     A full one has no headline of its own, but PostgreSQL has, which then refuses what it is asked.
     """
+    volumes: Sequence[Volume] = facts["volumes"]
+    past: Mapping[str, Past] = facts.get("past", {})
     judged = ((state, volume) for volume in volumes if (state := _state_of(volume, past)) in BAD)
     worst = min(judged, key=lambda found: (BAD.index(found[0]), found[1].free_mib), default=None)
     if worst is None:
         left = [f"{size_of(volume.free_mib)} for {volume.name}" for volume in volumes]
         sentence = f"{listed(left)} left" if left else "no volume is seen"
-        return Indicator(kind, State.GREEN, f"{sentence}{_growth(past)}")
+        return Verdict(State.GREEN, f"{sentence}{_growth(past)}")
     state, volume = worst
     first_step = "Make room there, or extend it. Never delete files in PostgreSQL's `pg_wal`."
     sentence = f"the disk of {volume.name} has {size_of(volume.free_mib)} left of {size_of(volume.size_mib)}"
@@ -63,7 +65,7 @@ def judge(kind: Kind, volumes: Sequence[Volume], past: Mapping[str, Past]) -> In
         sentence = f"the disk of {volume.name} is full"
     elif (hours := hours_left(volume, past)) < YELLOW_HOURS:
         sentence += f", and is full in {duration(hours * 3600)} at the pace of the last day"
-    return Indicator(kind, state, sentence, first_step)
+    return Verdict(state, sentence, first_step)
 
 
 def _state_of(volume: Volume, past: Mapping[str, Past]) -> State:

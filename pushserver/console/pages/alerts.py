@@ -15,12 +15,13 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from unfold.widgets import UnfoldAdminRadioSelectWidget
 
-from pushserver.console.health.alerts import messages, planning, sending
-from pushserver.console.health.alerts.targets import targets
-from pushserver.console.health.indicators import Kind
-from pushserver.console.health.judging import all_kinds
+from pushserver.console.health import alerts
+from pushserver.console.health.alerts import targets
+from pushserver.console.health.indicators import kinds_of
+from pushserver.console.health.verdicts import Kind
 from pushserver.console.pages import labels
 from pushserver.console.pages.menu import INCIDENTS
+from pushserver.console.parts import parts
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
 from pushserver.models import Alert, AlertLevel
 
@@ -54,8 +55,8 @@ class SendTest(Operation):
         yield labels.TEST_EFFECT.format(targets=", ".join(targets()) or "nobody: ALERTS_TO is empty")
 
     def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        message = messages.test_message(timezone.now())
-        answers = {name: sending.send(target, message) for name, target in targets().items()}
+        message = alerts.test_message(timezone.now())
+        answers = {name: alerts.send(target, message) for name, target in targets().items()}
         results = [f"{name}: {error or 'accepted'}" for name, error in answers.items()]
         return Done(f"{'; '.join(results) or labels.NO_TARGETS}.", is_change=bool(results))
 
@@ -64,9 +65,9 @@ class SendTest(Operation):
 @permission_required(INCIDENTS, raise_exception=True)
 def show_alerts(request: HttpRequest) -> HttpResponse:
     """Show the targets, and when each kind of indicator alerts."""
-    levels = planning.levels()
+    levels = alerts.levels()
     may_change = request.user.has_perm(PERMISSION)
-    rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in all_kinds()]
+    rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in kinds_of(parts())]
     newest = {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()}
     shown: dict[str, Any] = {"title": "Alerts", "headers": ("indicator", "alerts"), "rows": rows, "newest": newest}
     shown["may_change"] = may_change
@@ -75,10 +76,10 @@ def show_alerts(request: HttpRequest) -> HttpResponse:
 
 def choose_level(request: HttpRequest, kind: str) -> HttpResponse:
     """Confirm and store when a kind of indicator alerts."""
-    known = {each.id: each for each in all_kinds()}
+    known = {each.id: each for each in kinds_of(parts())}
     if kind not in known:
         raise Http404
-    level = planning.levels()[kind]
+    level = alerts.levels()[kind]
     page = OperationPage(f"Alerts of {known[kind].name}", request.path, reverse("alerts"))
     return confirm(request, ChooseLevel, [AlertLevel(kind=kind, level=level)], page, level=level)
 

@@ -30,7 +30,7 @@ FIRST = (
     "console",
     "delivery",
     "limits",
-    *(part.document for part in parts() if part.document),
+    *(part.name for part in parts()),
     "canary",
     "reports",
     "metrics",

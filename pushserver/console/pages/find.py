@@ -20,7 +20,8 @@ from pushserver.console.pages.labels import NOT_UNDERSTOOD, NOTHING_FOUND
 from pushserver.console.pages.links import user_url
 from pushserver.console.pages.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
 from pushserver.console.pages.search import NotUnderstoodError, for_url
-from pushserver.console.parts import Found, parts
+from pushserver.console.part import Found
+from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import KEY_HASH_BYTES
 from pushserver.console.toolkit.columns import SHORT_DIGITS, hex_of
 from pushserver.console.toolkit.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings

@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from kit.db.clock import database_now
 from kit.display import counted, exact
-from pushserver.console.health.indicators import State, duration
+from pushserver.console.health.verdicts import State, duration
 from pushserver.console.pages import labels
 from pushserver.console.pages.overview.showing import LOOKS
 from pushserver.console.toolkit.columns import moment, word

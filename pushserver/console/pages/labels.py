@@ -15,7 +15,7 @@ from notifications.acceptance.storing import APART_LIMITS
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Halt, Notification
 from notifications.policy import Verdict, Wish
-from pushserver.console.health.indicators import duration
+from pushserver.console.health.verdicts import duration
 from pushserver.console.parts import parts
 from waku_bridge.models import OutboundReply
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse_lazy
 
-from pushserver.console.health.indicators import rows
+from pushserver.console.health.verdicts import rows
 from pushserver.console.parts import parts
 
 INCIDENTS = "pushserver.view_incident"  # also the targets of alerts

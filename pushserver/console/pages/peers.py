@@ -21,7 +21,8 @@ from pushserver.console.checks.engine import complaints
 from pushserver.console.checks.peers import UNREACHABLE, Complaint
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.pages.overview.showing import Shown, shown_to
-from pushserver.console.parts import PeerPage, parts
+from pushserver.console.part import PeerPage
+from pushserver.console.parts import parts
 
 
 @dataclass(frozen=True, slots=True)

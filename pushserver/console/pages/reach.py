@@ -46,7 +46,7 @@ def reach_of_owner(owner: Any) -> FirstLine:
 
 def owners() -> list[type[Model]]:
     """Return the models other than registrations whose rows own a route."""
-    return [model for part in parts() for model in part.owners()]
+    return [model for part in parts() for model in part.owners]
 
 
 for _model in owners():

@@ -20,7 +20,8 @@ from django.views import defaults
 from kit.db.reasons import UNAVAILABLE, is_closed, reason
 from kit.processes import once
 from pushserver.console.health import asking, incidents
-from pushserver.console.health.kinds import server
+from pushserver.console.health.indicators import DATABASE
+from pushserver.console.health.verdicts import Facts, Verdict
 from pushserver.console.pages.middleware import REFRESH_HEADER
 
 # A page opens without a check of PostgreSQL for this time after the last good answer.
@@ -63,13 +64,23 @@ class DatabaseWatch:
             self._answered_at = float("-inf") if found else monotonic()
         if since and not found:
             now = timezone.now()
-            incidents.note_past(incidents.incident_of(server.database(known), since, now), now=now)
+            incidents.note_past(incidents.incident_of(_verdict(known), since, now), now=now)
 
     def _question(self) -> Future[str]:
         with self._lock:
             if self._asked is None or self._asked.done():
-                self._asked = self._pool.submit(lambda: asking.ask_database().reason)
+                self._asked = self._pool.submit(_ask)
             return self._asked
+
+
+def _ask() -> str:
+    found: str = asking.ask_database()["database"]
+    return found
+
+
+def _verdict(found: str) -> Verdict:
+    [verdict] = DATABASE.verdicts(Facts(database=found))
+    return verdict
 
 
 @once
@@ -96,7 +107,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, found: str) -> HttpResponse:
-    indicator = server.database(found)
+    indicator = _verdict(found)
     known = {
         "headline": indicator.headline,
         "since": database_watch().since,

@@ -78,9 +78,7 @@ def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | No
 
 def newest_changes(subjects: Subjects) -> "list[LogEntry]":
     """Return the newest log entries of rows of several tables."""
-    found = (
-        entry for model, ids in subjects.items() if ids for entry in changes_of(model, ids)[:MAX_SHOWN]
-    )
+    found = (entry for model, ids in subjects.items() if ids for entry in changes_of(model, ids)[:MAX_SHOWN])
     return sorted(found, key=lambda entry: entry.pk, reverse=True)[:MAX_SHOWN]
 
 

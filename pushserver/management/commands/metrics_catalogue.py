@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from pushserver.metrics.catalogue import page
+from pushserver.metrics import page
 
 
 class Command(BaseCommand):

@@ -8,7 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from pushserver.console.parts import KeyUse, parts
+from pushserver.console.part import KeyUse
+from pushserver.console.parts import parts
 from waku_bridge.codec.keys import chat_key
 from waku_bridge.query_topics import server_identities, server_identity
 

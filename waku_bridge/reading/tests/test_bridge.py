@@ -22,7 +22,7 @@ from kit.db.base import connection_parameters
 from kit.processes.leader import WAKU_BRIDGE, holders
 from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.nodes import NOTICES
-from pushserver.console.health.indicators import State
+from pushserver.console.health.verdicts import State
 from tests.rig.budget import first_everyday
 from tests.rig.conversation import CLIENT
 from tests.rig.databases import notices

@@ -9,8 +9,8 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Q
 from django.utils.text import Truncator
 
-from pushserver.console.health.history.traffic import MINUTE
 from pushserver.console.health.hour import Hour
+from pushserver.console.health.traffic import MINUTE
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
 from pushserver.console.toolkit.labels import Family

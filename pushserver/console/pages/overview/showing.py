@@ -11,10 +11,10 @@ from django.utils import timezone
 from notifications.models import Notification
 from pushserver.console.health import pages
 from pushserver.console.health.hour import DELIVERED
-from pushserver.console.health.indicators import Group, Indicator, Page, State, duration, verdict, worst
-from pushserver.console.health.kinds.delivery import DELIVERY, state_of_due
+from pushserver.console.health.indicators import kinds_of
+from pushserver.console.health.judges import Queue
 from pushserver.console.health.snapshot import Snapshot, take_snapshot
-from pushserver.console.health.waiting import Tile
+from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
 from pushserver.console.pages.documentation import RUNBOOKS
 from pushserver.console.pages.labels import ENDS, beyond
 from pushserver.console.pages.overview.figures import figures
@@ -43,11 +43,11 @@ class Shown:
     page about it.
     """
 
-    indicator: Indicator
+    indicator: Verdict
     url: str
     history_url: str
-    cause: Indicator | None
-    effects: Sequence[Indicator]
+    cause: Verdict | None
+    effects: Sequence[Verdict]
 
     @property
     def family(self) -> Family:
@@ -124,7 +124,7 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
     return f"{reverse(page.url_name)}{f'?{narrowed}' if narrowed else ''}"
 
 
-def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
+def shown_to(user: Any, indicators: Sequence[Verdict]) -> list[Shown]:
     """Return these indicators as this user may see them."""
     by_id = {found.id: found for found in indicators}
     return [
@@ -139,7 +139,7 @@ def shown_to(user: Any, indicators: Sequence[Indicator]) -> list[Shown]:
     ]
 
 
-def _url(indicator: Indicator, user: Any) -> str:
+def _url(indicator: Verdict, user: Any) -> str:
     """Return the URL of the page of an indicator. A list shows the period that the sentence of the indicator counts."""
     during = {"during": span(*indicator.during)} if indicator.during else {}
     return url_of(indicator.page, user, **during)
@@ -149,10 +149,10 @@ def status_page(user: Any) -> dict[str, Any]:
     """Return the context of the template for this user."""
     seen = take_snapshot(now=timezone.now())
     shown = shown_to(user, seen.indicators)
-    state, sentence = verdict(seen.indicators)
+    state, sentence = overall(seen.indicators)
     first = worst(seen.indicators)
     return {
-        "now": seen.facts.now,
+        "now": seen.facts["now"],
         "verdict": sentence,
         "family": LOOKS[state][0],
         "state": state,
@@ -178,16 +178,16 @@ def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
 
 
 def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
-    """Yield a tile for each queue. The figures are unknown while PostgreSQL does not count in time."""
-    stored = seen.facts.stored
-    due = stored.delivery.due if stored else None
-    own = Tile(DELIVERY, "Longest due notification", due, "open", state_of_due(due), pages.OPEN)
-    tiles = [tile for part in parts_in_use() for tile in part.tiles(stored.parts.get(part) if stored else None)]
-    for tile in sorted([own, *tiles], key=lambda tile: tile.kind.group != Group.IN):
-        waiting = tile.waiting
+    """Yield a tile for each queue that has one. The figures are unknown while PostgreSQL does not count in time."""
+    for kind in kinds_of(seen.facts["parts"]):
+        queue = kind.judge
+        if not isinstance(queue, Queue) or not queue.title:
+            continue
+        waiting = seen.facts.get(kind.id)
         age = duration(waiting.oldest_seconds) if waiting else "not known"
-        number = f"{waiting.number if waiting.count else 'none'} {tile.word}" if waiting else "PostgreSQL is slow"
-        yield ShownTile(tile.kind.id, tile.title, age, number, LOOKS[tile.state][0], url_of(tile.page, user))
+        number = f"{waiting.number if waiting.count else 'none'} {queue.word}" if waiting else "PostgreSQL is slow"
+        family, url = LOOKS[queue.state(waiting)][0], url_of(queue.page or kind.page, user)
+        yield ShownTile(kind.id, queue.title, age, number, family, url)
 
 
 def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:

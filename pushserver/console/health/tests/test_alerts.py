@@ -16,12 +16,12 @@ from django.core import mail
 from django.db import connection
 
 from kit.db.sessions import Timeouts
+from pushserver.console.health import alerts as alerting
 from pushserver.console.health import asking, incidents, stored
-from pushserver.console.health.alerts import planning, sending
-from pushserver.console.health.alerts.targets import Target, targets
-from pushserver.console.health.alerts.watch import Watch
-from pushserver.console.health.indicators import Indicator, State
-from pushserver.console.health.kinds.server import BATCHES
+from pushserver.console.health.alerts import Target, targets
+from pushserver.console.health.indicators import KINDS
+from pushserver.console.health.verdicts import State, Verdict
+from pushserver.console.health.watch import Watch
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from tests.rig.logs import capture_logs
 from tests.rig.peers import serve
@@ -29,6 +29,7 @@ from tests.rig.rows import make_staff
 from tests.rig.server import wait_until
 from tests.rig.statements import other_session, read_only
 
+[BATCHES] = [kind for kind in KINDS if kind.id == "batches"]
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECRET = "T0-the-secret-of-the-webhook"
 pytestmark = pytest.mark.django_db
@@ -76,14 +77,14 @@ def make_incident(
 def send_planned() -> None:
     """Send the alerts of an incident."""
     make_incident()
-    planning.plan(now=at(30))
-    sending.send_due(now=at(30))
+    alerting.plan(now=at(30))
+    alerting.send_due(now=at(30))
 
 
 def planned(*seconds: float) -> list[tuple[str, int]]:
     """Plan at each of these moments, and return all planned alerts."""
     for moment in seconds:
-        planning.plan(now=at(moment))
+        alerting.plan(now=at(moment))
     return list(Alert.objects.order_by("pk").values_list("event", "number"))
 
 
@@ -115,7 +116,7 @@ def test_an_indicator_of_a_host_alerts_as_its_kind_does(hook):
         AlertLevel.objects.create(kind=kind, level="never")
     for indicator in ("node-127.0.0.1:8645", "xmpp", "xmpp-canary", "store-127.0.0.1:8645"):
         make_incident(indicator=indicator)
-    planning.plan(now=at(30))
+    alerting.plan(now=at(30))
     assert {alert.incident.indicator for alert in Alert.objects.all()} == {"store-127.0.0.1:8645", "xmpp-canary"}
 
 
@@ -129,7 +130,7 @@ def test_a_red_incident_is_repeated_every_four_hours_and_its_end_is_sent(hook):
 def see(state: State, seconds: float) -> None:
     """Note one indicator in this state, as a snapshot does."""
     memory = incidents.recall(now=at(seconds))
-    incidents.remember([Indicator(BATCHES, state, f"is {state}")], memory, now=at(seconds))
+    incidents.remember([Verdict(state, f"is {state}", kind=BATCHES)], memory, now=at(seconds))
 
 
 R, Y, G = State.RED, State.YELLOW, State.GREEN
@@ -157,10 +158,10 @@ def test_an_indicator_that_flaps_is_one_incident_and_alerts_once(level, flaps, a
     states = [state for state, seconds in flaps for _ in range(seconds // 5)]
     for number in range(720):
         now = at(5 * number)
-        incident = incidents.follow(incident, Indicator(BATCHES, states[number % len(states)], "hangs"), now)
+        incident = incidents.follow(incident, Verdict(states[number % len(states)], "hangs", kind=BATCHES), now)
         if incident and not incident.ended_at:
             alerted_at = now if planned else None
-            due = planning.due(incident, AlertLevel.Level(level), now, (alerted_at, alerted_at, 0))
+            due = alerting.due(incident, AlertLevel.Level(level), now, (alerted_at, alerted_at, 0))
             planned += [event for event in due if event not in planned]
     assert [event for event, _ in planned] == alerts
 
@@ -168,13 +169,13 @@ def test_an_indicator_that_flaps_is_one_incident_and_alerts_once(level, flaps, a
 def test_an_indicator_that_flaps_alerts_once_and_stays_acknowledged(hook):
     for moment in range(0, 600, 15):
         see((R, G)[moment // 15 % 2], moment)
-        planning.plan(now=at(moment))
+        alerting.plan(now=at(moment))
         if moment == 150:
             Incident.objects.update(acknowledged_by="ann", acknowledged_at=at(moment))
     assert events() == ["began"]
     assert Incident.objects.get().acknowledged_by == "ann"
     see(G, 600)
-    planning.plan(now=at(700))
+    alerting.plan(now=at(700))
     assert events() == ["began", "ended"]
 
 
@@ -193,7 +194,7 @@ R_TO_Y = [((R, Y)[moment // 30 % 2], moment, moment) for moment in range(0, 300,
 def test_an_incident_is_reminded_of_and_another_one_begins_after_its_end(hook, seen, alerts):
     for state, seen_at, planned_at in seen:
         see(state, seen_at)
-        planning.plan(now=at(planned_at))
+        alerting.plan(now=at(planned_at))
     assert events() == alerts
 
 
@@ -203,8 +204,8 @@ def test_the_end_is_not_sent_before_the_beginning(hook):
     hook.answers = [503] * 3
     for moment in range(30, 400, 5):
         see(R if moment < 60 else G, moment)
-        planning.plan(now=at(moment))
-        sending.send_due(now=at(moment))
+        alerting.plan(now=at(moment))
+        alerting.send_due(now=at(moment))
     assert [body["event"] for body in hook.bodies] == ["began"] * 4 + ["ended"]
 
 
@@ -228,21 +229,21 @@ def test_an_incident_alerts_half_a_minute_after_what_explained_it_has_been_put_r
     AlertLevel.objects.create(kind="database", level="never")
     Incident.objects.filter(pk=cause.pk).update(**columns)
     for moment in (29, alerts_at - 1, alerts_at):
-        planning.plan(now=at(moment))
+        alerting.plan(now=at(moment))
         assert explained.alerts.exists() is (moment == alerts_at)
 
 
 def test_an_incident_keeps_its_cause_after_its_end():
     for cause, seconds in (("", 0), ("database", 5), ("", 10)):
         memory = incidents.recall(now=at(seconds))
-        incidents.remember([Indicator(BATCHES, State.RED, "hangs", cause=cause)], memory, now=at(seconds))
+        incidents.remember([Verdict(State.RED, "hangs", cause=cause, kind=BATCHES)], memory, now=at(seconds))
     assert Incident.objects.get().cause == "database"
 
 
 def test_a_webhook_gets_the_facts_of_an_incident_and_its_url_is_shown_to_nobody(hook):
     with capture_logs() as logs:
         send_planned()
-        sending.send_due(now=at(31))
+        alerting.send_due(now=at(31))
 
     [body] = hook.bodies
     assert body["text"] == ("Push server: Batches: act now. Since 2026-11-21 12:00:00 UTC: no worker processes batches")
@@ -260,7 +261,7 @@ def test_a_refused_alert_is_sent_again_with_growing_pauses(hook):
     hook.answers = [500, 302]
     send_planned()
     for moment in (44, 45, 74, 75):
-        sending.send_due(now=at(moment))
+        alerting.send_due(now=at(moment))
     alert = Alert.objects.get()
     assert (len(hook.bodies), len({body["id"] for body in hook.bodies})) == (3, 1)
     assert (alert.sent_at, alert.attempt_count) == (at(75), 3)
@@ -269,13 +270,13 @@ def test_a_refused_alert_is_sent_again_with_growing_pauses(hook):
 def test_a_target_that_hangs_keeps_the_watch_from_its_work_for_one_alert_and_others_from_none(
     hook, settings, monkeypatch
 ):
-    monkeypatch.setattr(sending, "IN_A_ROW_SECONDS", 0)
+    monkeypatch.setattr(alerting, "IN_A_ROW_SECONDS", 0)
     settings.ALERTS_TO = ["http://127.0.0.1:1/closed", hook.url]
     make_incident()
-    planning.plan(now=at(30))
+    alerting.plan(now=at(30))
     sent = []
     for moment in (30, 45, 60):
-        sending.send_due(now=at(moment))
+        alerting.send_due(now=at(moment))
         sent.append(len(hook.bodies))
     assert sent == [0, 1, 1]
     assert Alert.objects.get(sent_at=None).attempt_count == 2
@@ -298,7 +299,7 @@ def test_google_chat_gets_the_text_alone(hook, monkeypatch):
     """It answers 400 to a field that it does not know."""
     alone = [Target(f"https://{host}/a").takes_text_alone for host in ("chat.googleapis.com", "hooks.example.org")]
     assert alone == [True, False]
-    monkeypatch.setattr("pushserver.console.health.alerts.targets.GOOGLE_CHAT", "127.0.0.1")
+    monkeypatch.setattr("pushserver.console.health.alerts.GOOGLE_CHAT", "127.0.0.1")
     send_planned()
     assert [list(body) for body in hook.bodies] == [["text"]]
 
@@ -308,14 +309,14 @@ def test_an_alert_refused_for_a_day_is_given_up_and_a_target_that_was_taken_out_
     with capture_logs() as logs:
         send_planned()
     assert (Alert.objects.get().error, logs[0]["reason"]) == ("ConnectError", "ConnectError")
-    sending.send_due(now=at(30) + timedelta(days=400))
+    alerting.send_due(now=at(30) + timedelta(days=400))
     assert not Alert.objects.exists()
 
     settings.ALERTS_TO = [hook.url]
-    planning.plan(now=at(30))
+    alerting.plan(now=at(30))
     assert Alert.objects.exists()
     settings.ALERTS_TO = []
-    sending.send_due(now=at(30))
+    alerting.send_due(now=at(30))
     assert (hook.bodies, Alert.objects.count()) == ([], 0)
 
 
@@ -330,11 +331,11 @@ def test_people_are_alerted_by_mail(settings):
 @pytest.mark.django_db(transaction=True)
 def test_of_several_workers_one_alerts(hook):
     make_incident()
-    planning.plan(now=at(30))
+    alerting.plan(now=at(30))
 
     def send(_number: int) -> None:
         with closing(connection):
-            sending.send_due(now=at(30))
+            alerting.send_due(now=at(30))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(send, range(4)))
@@ -433,7 +434,7 @@ def test_a_target_that_answers_late_keeps_its_result_and_holds_up_no_other(hook,
     monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=2, idle_seconds=1.0))
     make_incident()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 1.5)
+        monkeypatch.setattr(alerting, "TIMEOUT_SECONDS", 1.5)
         settings.ALERTS_TO = [f"http://127.0.0.1:{silent.getsockname()[1]}/", hook.url]
         look(Watch(), 31)
     assert "batches" in {body["indicator"] for body in hook.bodies}
@@ -455,7 +456,7 @@ def test_the_watch_notes_alerts_keeps_when_it_started_and_notices_a_fault_betwee
     looks: list[datetime] = []  # at snapshots, which are all good
     monkeypatch.setattr(Watch, "look", lambda _watch, now: looks.append(now))
     for name, seconds in (("START", 0.0), ("GLANCE", 0.05), ("SNAPSHOT", 3600.0)):
-        monkeypatch.setattr(f"pushserver.console.health.alerts.watch.{name}_SECONDS", seconds)
+        monkeypatch.setattr(f"pushserver.console.health.watch.{name}_SECONDS", seconds)
     watch = Watch()
     watch.start()
     try:

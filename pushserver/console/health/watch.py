@@ -15,11 +15,10 @@ from django.utils import timezone
 
 from kit.db.base import timeouts
 from kit.db.reasons import reason
-from pushserver.console.health import incidents, keys, stored
-from pushserver.console.health.alerts import planning, sending
-from pushserver.console.health.alerts.targets import targets
-from pushserver.console.health.indicators import Indicator, State
+from pushserver.console.health import incidents, stored
+from pushserver.console.health.alerts import attempt, due, level_of, levels, plan, send_due, targets
 from pushserver.console.health.snapshot import is_bad_at_a_glance, take_snapshot
+from pushserver.console.health.verdicts import State, Verdict
 from pushserver.models import Alert, AlertLevel, Incident, ServerStart
 from pushserver.release import version
 from pushserver.threads import RestartingThread
@@ -54,21 +53,21 @@ class Watch(RestartingThread):
     def look(self, now: datetime) -> bool:
         """Take a snapshot, note new and ended incidents, and send alerts. Return whether somebody has to act."""
         seen = take_snapshot(now=now)
-        if not (seen.facts.stored and self._alert(seen.indicators, now)):
+        if not (seen.is_noted and self._alert(seen.indicators, now)):
             self._unnoted.look(seen.indicators, now)
         return any(indicator.state == State.RED for indicator in seen.indicators)
 
-    def _alert(self, indicators: Sequence[Indicator], now: datetime) -> bool:
+    def _alert(self, indicators: Sequence[Verdict], now: datetime) -> bool:
         """Send alerts by their rows. Return whether PostgreSQL could be read and written for that."""
         try:
             with timeouts(stored.TIMEOUTS):
                 with transaction.atomic():
                     self._note_start()
                     self._unnoted.note(indicators, now)
-                    planning.plan(now=now)
+                    plan(now=now)
                     unnoted = Unnoted.after(now)
                 self._is_start_noted, self._unnoted = True, unnoted
-                sending.send_due(now=now)
+                send_due(now=now)
         except Error as error:
             if self.faults.has_changed(why := reason(error)):
                 log.warning("alerts_not_noted", reason=why)
@@ -79,7 +78,7 @@ class Watch(RestartingThread):
     def _note_start(self) -> None:
         """Store the start of this version. The page of an incident shows the starts in the hour before it."""
         if not self._is_start_noted:
-            ServerStart.objects.create(version=version(), started_at=self._started_at, keys=keys.present())
+            ServerStart.objects.create(version=version(), started_at=self._started_at, keys=stored.present_keys())
 
 
 class Unnoted:
@@ -107,9 +106,9 @@ class Unnoted:
         known = list(incidents.recall(now=now).newest.values())
         prefetch_related_objects(known, "alerts")
         snoozed = Incident.objects.filter(snoozed_until__gt=now).order_by("snoozed_until")
-        return cls(known, planning.levels(), {row.indicator: row.snoozed_until for row in snoozed if row.snoozed_until})
+        return cls(known, levels(), {row.indicator: row.snoozed_until for row in snoozed if row.snoozed_until})
 
-    def look(self, indicators: Sequence[Indicator], now: datetime) -> None:
+    def look(self, indicators: Sequence[Verdict], now: datetime) -> None:
         """Note new and ended incidents, and send what is due about those that follow from no other."""
         self._is_used = True
         self._follow(indicators, now)
@@ -121,7 +120,7 @@ class Unnoted:
             own = [alert for alert in alerts if alert.pk is None]
             self._send([alert for alert in own if not alert.sent_at and alert.next_attempt_at <= now], now)
 
-    def note(self, indicators: Sequence[Indicator], now: datetime) -> None:
+    def note(self, indicators: Sequence[Verdict], now: datetime) -> None:
         """Store incidents and alerts. What is not sent yet, and the ends, are sent by these rows."""
         if not self._is_used:
             return
@@ -133,7 +132,7 @@ class Unnoted:
                 alert.incident = row
             Alert.objects.bulk_create(rows, ignore_conflicts=True)
 
-    def _follow(self, indicators: Sequence[Indicator], now: datetime) -> None:
+    def _follow(self, indicators: Sequence[Verdict], now: datetime) -> None:
         newest = {incident.indicator: incident for incident, _ in self._incidents}
         for found in indicators:
             known = newest.get(found.id)
@@ -142,10 +141,10 @@ class Unnoted:
                 self._incidents.append((incident, []))
 
     def _plan(self, incident: Incident, alerts: list[Alert], now: datetime) -> None:
-        level = planning.level_of(incident.indicator, self._levels)
+        level = level_of(incident.indicator, self._levels)
         planned = {(alert.event, alert.number) for alert in alerts}
         alerted_at = max((alert.planned_at for alert in alerts), default=None)
-        for event, number in planning.due(incident, level, now, (alerted_at, None, 0)):
+        for event, number in due(incident, level, now, (alerted_at, None, 0)):
             if (event, number) not in planned:
                 own = {"incident": incident, "event": event, "number": number, "planned_at": now}
                 alerts += [Alert(target=label, next_attempt_at=now, **own) for label in targets()]
@@ -153,4 +152,4 @@ class Unnoted:
     def _send(self, alerts: Sequence[Alert], now: datetime) -> None:
         for alert in alerts:
             if target := targets().get(alert.target):
-                sending.attempt(alert, target, now)
+                attempt(alert, target, now)

@@ -10,9 +10,9 @@ from typing import LiteralString
 
 from kit.db.base import fetch, write
 from notifications.messages import Outcome
-from pushserver.console.health.history.volumes import MIB, volumes
 from pushserver.console.health.space import SIZE_OF_DATABASE
-from pushserver.console.parts import Operations, parts_in_use
+from pushserver.console.health.volumes import MIB, volumes
+from pushserver.console.parts import parts_in_use
 from pushserver.models import Count
 from registrations import messages
 from registrations.messages import devices_of
@@ -57,9 +57,9 @@ _USUAL: LiteralString = f"""
 """
 
 
-def requests_of(bridge: Operations) -> str:
+def requests_of(bridge: str) -> str:
     """Return the name of the flow of requests that come by a bridge."""
-    return f"requests {bridge.name}"
+    return f"requests {bridge}"
 
 
 def pushes_to(devices: str) -> str:
@@ -77,7 +77,7 @@ def kinds_of_devices() -> Mapping[str, Sequence[str]]:
 
 def add_up(*, now: datetime) -> None:
     """Store the sums of whole hours whose minutes have all been counted. Delete sums older than KEPT."""
-    bridges = [part for part in parts_in_use() if part.is_bridge]
+    bridges = [part.name for part in parts_in_use() if part.is_bridge]
     kinds = [(devices, name) for devices, names in kinds_of_devices().items() for name in names]
     seen = volumes()
     write(
@@ -85,7 +85,7 @@ def add_up(*, now: datetime) -> None:
         {
             "settled": now - SETTLED_AFTER,
             "bridge_flows": [requests_of(bridge) for bridge in bridges],
-            "bridges": [bridge.name for bridge in bridges],
+            "bridges": bridges,
             "device_flows": [pushes_to(devices) for devices, _ in kinds],
             "kinds": [name for _, name in kinds],
             "volume_flows": [volume.flow for volume in seen],

@@ -8,8 +8,8 @@ from typing import LiteralString
 
 from django.conf import settings
 
-from pushserver.console.health.indicators import listed
 from pushserver.console.health.space import SIZE_OF_DATABASE, Volume
+from pushserver.console.health.verdicts import listed
 from pushserver.models import Count
 
 MIB = 2**20
