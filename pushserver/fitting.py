@@ -159,12 +159,12 @@ def clocks_apart() -> Iterator[str]:
 
 
 def foreign_field_keys() -> Iterator[str]:
-    """Yield a fault if the field keys open none of the newest addresses. No process may start then.
+    """Yield a fault if the field keys open none of the newest addresses. No process that has them may start then.
 
     A query of a missing table would leave an error in PostgreSQL's log at each first start.
     """
     [(is_there,)] = fetch("SELECT to_regclass('registrations_route') IS NOT NULL")
-    if not is_there:
+    if not is_there or not settings.FIELD_ENCRYPTION_KEYS:
         return
     newest = Route.objects.order_by("-pk").values_list("address_encrypted", flat=True)
     sealed = list(newest[:NEWEST])
@@ -184,7 +184,7 @@ def foreign_private_key() -> Iterator[str]:
     """Yield an oddity if none of the newest clients of a bridge registered with our keys. It is no fault, because an
     operator may have replaced a leaked key.
     """
-    if not all(part.knows_newest_clients(NEWEST) for part in parts()):
+    if settings.SERVER_PRIVATE_KEY and not all(part.knows_newest_clients(NEWEST) for part in parts()):
         yield OTHER_PRIVATE_KEY
 
 

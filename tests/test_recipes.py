@@ -27,7 +27,7 @@ from notifications.gateways.gorush import models
 from notifications.gateways.gorush.errors import key_of, parse, seed_rules
 from pushserver import tokens
 from pushserver.models import ApiToken
-from pushserver.tests.test_deploy import COMMON, given_by_compose, given_by_systemd, problems, unit
+from pushserver.tests.test_deploy import given_by_compose, given_by_systemd, problems
 from tests.drills.test_restore import archiving_to
 from tests.recipes.calls import COMPOSE, SETTINGS, faults, read_curl, unknown_values
 from tests.recipes.stage import PAGES, ROOT, STAND_INS, Call, Rehearsal, Stage, blocks, in_sentences, shell_blocks
@@ -102,14 +102,14 @@ def test_the_secrets_of_compose_are_those_that_it_mounts_and_the_server_takes_th
     assert sorted(path.name for path in folder.iterdir()) == sorted(COMPOSE["secrets"])
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     dot_env = dict(line.split("=", 1) for line in (stage.checkout / ".env").read_text(encoding="utf-8").splitlines())
-    assert problems(given_by_compose("web", folder, **dot_env), tmp_path) == []
+    assert problems("web", given_by_compose("web", folder, **dot_env), tmp_path) == []
 
 
 def test_the_secrets_of_the_units_are_taken_by_the_server(on_stage: OnStage, tmp_path: Path) -> None:
     stage, _ = on_stage("docs/installation/systemd.md")
     folder = stage.root / "etc/push-server/secrets"
     texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
-    assert problems(given_by_systemd(COMMON + unit("migrate"), tmp_path, texts), tmp_path) == []
+    assert problems("web", given_by_systemd("web", tmp_path, texts), tmp_path) == []
     password = texts["redis_url"].split(":")[2].partition("@")[0]
     redis = (stage.root / "etc/redis/redis.conf").read_text(encoding="utf-8")
     assert redis == f"requirepass {password}\nappendonly yes\n"

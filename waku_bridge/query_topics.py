@@ -79,8 +79,10 @@ def canary_identity() -> Identity:
 
 @cache
 def canary_identities() -> tuple[Identity, ...]:
-    """Return the identities that the canary has had, one for each server key in the settings."""
-    keys = (settings.SERVER_PRIVATE_KEY, *settings.OTHER_SERVER_PRIVATE_KEYS)
+    """Return the identities that the canary has had, one for each field key in the settings. Reports know them, too,
+    which have no key of the server.
+    """
+    keys = settings.FIELD_ENCRYPTION_KEYS
     return tuple(Identity(PrivateKey(hmac.digest(key, b"canary identity", "sha256"))) for key in keys)
 
 

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
 from django.conf import settings
 
+from pushserver.config.role import PROCESSES
 from tests.drills.test_restore import archiving_to
+from tests.rig.rows import firebase_token
 
 ROOT = settings.BASE_DIR
 COMPOSED = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
@@ -25,8 +28,9 @@ VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text(encoding="
 EVERYTHING = yaml.safe_load((ROOT / "deploy/chart/ci/everything.yaml").read_text(encoding="utf-8"))
 COMMON = (ROOT / "deploy/systemd/push-server-.service.d/common.conf").read_text(encoding="utf-8")
 OURS = ("migrate", "bridge", "xmpp", "batches", "tasks", "reports")
-SECRETS = [Path(value).name for name, value in SERVICES["web"]["environment"].items() if name.endswith("_FILE")]
-OPTIONAL = {"xmpp_component_secret", "other_server_private_keys", "alerts_to", "email_password"}
+# Which processes need a secret, by the table of the settings; one is read by Amazon's client.
+USERS = {setting.name.lower(): setting.used_by for setting in settings.ENVIRONMENT.table if setting.used_by}
+USERS |= {"aws_shared_credentials": frozenset({"reports"})}
 XMPP_JID, MAIL = {"XMPP_COMPONENT_JID": "push.example.org"}, {"EMAIL_HOST": "mail.example.org"}
 GIVEN = {
     "database_url": "postgresql://pushserver@127.0.0.1:1/pushserver",
@@ -41,11 +45,30 @@ GIVEN_ALL = GIVEN | {
     "other_server_private_keys": "05" * 32,
     "alerts_to": "ann@example.org,https://hooks.example.org/5ecret",
     "email_password": "of-this-test",
+    "canary_device_token": firebase_token(),
+    "gorush_hook_secret": "0123456789abcdef0123456789abcdef",
+    "otel_exporter_otlp_headers": "authorization=of-this-test",
+    "aws_shared_credentials": "of-this-test",
 }
 
 
 def unit(name: str) -> str:
     return (ROOT / f"deploy/systemd/push-server-{name}.service").read_text(encoding="utf-8")
+
+
+@cache
+def secrets_of_unit(name: str) -> str:
+    """Return what install.sh adds to a unit."""
+    with TemporaryDirectory() as folder:
+        command = [str(ROOT / "deploy/systemd/install.sh")]
+        subprocess.run(command, env=os.environ | {"DESTDIR": folder}, check=True)
+        added = Path(folder, f"etc/systemd/system/push-server-{name}.service.d/secrets.conf")
+        return added.read_text(encoding="utf-8")
+
+
+def secrets_of(process: str) -> set[str]:
+    """Return the secrets that a process uses."""
+    return {name for name, processes in USERS.items() if process in processes}
 
 
 def started_by_unit(name: str) -> list[str]:
@@ -79,7 +102,7 @@ def test_the_web_server_is_that_of_the_image_but_for_its_address() -> None:
 
 
 def test_every_process_of_compose_is_in_the_chart_and_in_the_target() -> None:
-    assert OF_OURS | {"xmpp"} == {*VALUES["processes"], "migrate"}
+    assert OF_OURS == {*VALUES["processes"], "migrate"} == {*PROCESSES}
     target = (ROOT / "deploy/systemd/push-server.target").read_text(encoding="utf-8")
     of_all = set(re.findall(r"push-server-(\w+)\.service", target))
     assert of_all == OF_OURS - {"migrate", "xmpp", "reports"}
@@ -87,33 +110,39 @@ def test_every_process_of_compose_is_in_the_chart_and_in_the_target() -> None:
     assert all("\nWantedBy=push-server.target\n" in unit(name) for name in of_all | {"xmpp", "reports"})
 
 
-def test_all_read_the_same_secrets_from_files() -> None:
-    assert set(SECRETS) > OPTIONAL
-    assert set(SECRETS) - OPTIONAL == set(VALUES["secret"]["keys"])
-    assert sorted(SECRETS) == sorted(EVERYTHING["secret"]["keys"])
-    assert sorted(re.findall(r"^LoadCredential=(\w+):", COMMON, re.MULTILINE)) == sorted(SECRETS)
-    assert sorted(re.findall(r"_FILE=%d/(\w+)", COMMON)) == sorted(SECRETS)
-    manage = (ROOT / "deploy/systemd/push-server-manage").read_text(encoding="utf-8")
-    [names] = re.findall(r"for name in ([^;]+);", manage)
-    assert sorted(names.replace("\\", "").lower().split()) == sorted(SECRETS)
+@pytest.mark.parametrize("process", PROCESSES)
+def test_compose_and_units_give_a_process_the_secrets_that_it_uses_and_no_other(process: str) -> None:
+    service, unit_conf = SERVICES[process], secrets_of_unit(process)
+    files = {
+        value.removeprefix("/run/secrets/"): name for name, value in service["environment"].items() if "/run/" in value
+    }
+    assert {*service["secrets"]} == {*files} == secrets_of(process)
+    assert all(variable == f"{name.upper()}_FILE" for name, variable in files.items())
+    assert {*re.findall(r"^LoadCredential=(\w+):/etc/push-server/secrets/\1$", unit_conf, re.MULTILINE)} == {*files}
+    assert {*re.findall(r"^SetCredential=(\w+):\\n$", unit_conf, re.MULTILINE)} == {*files}
+    named = dict(re.findall(r"^Environment=(\w+)=%d/(\w+)$", unit_conf, re.MULTILINE))
+    assert named == {variable: name for name, variable in files.items()}
+    assert service["env_file"] == [{"path": ".env", "required": False}]
 
 
-def test_compose_mounts_every_secret_that_it_names_and_takes_other_settings_from_a_file() -> None:
-    for name, service in SERVICES.items():
-        values = [str(value) for value in (service.get("environment") or {}).values()]
-        named = {Path(value).name for value in values if value.startswith("/run/secrets/")}
-        assert named <= set(service.get("secrets", [])) <= set(COMPOSED["secrets"]), name
-    assert "aws_shared_credentials" not in SERVICES["web"]["secrets"]
-    assert all(SERVICES[name]["env_file"] == [{"path": ".env", "required": False}] for name in OF_OURS)
+def test_every_secret_has_a_file_and_nobody_else_mounts_one() -> None:
+    assert {*USERS} == {*COMPOSED["secrets"]} - {"postgres_password", "valkey.conf", "apns_key.p8", "fcm_key.json"}
+    others = {name for process in SERVICES.keys() - {*PROCESSES} for name in SERVICES[process].get("secrets", [])}
+    assert not others & {*USERS}
+    assert {*VALUES["secret"]["keys"]} == {*GIVEN}
+    assert {*EVERYTHING["secret"]["keys"]} == {*USERS} - {"aws_shared_credentials"}
 
 
 # System checks of the server with the configuration of each deployment -----------------------------------------------
 
 
-def problems(environment: Mapping[str, str], folder: Path) -> list[str]:
-    """Return the ids of the problems that `manage.py check` finds in an environment."""
+def problems(process: str, environment: Mapping[str, str], folder: Path) -> list[str]:
+    """Return the ids of the problems that the system checks find in the environment of a process."""
     ours = {"PATH": os.environ["PATH"], "DATA_DIR": str(folder / "data"), "METRICS_DIR": str(folder / "metrics")}
-    command = [sys.executable, str(ROOT / "manage.py"), "check"]
+    program = f"""from pushserver.config.role import *; begin_as(Role.COMMAND, ["{process}"])
+import os; os.environ["DJANGO_SETTINGS_MODULE"] = "pushserver.settings"
+from django.core.management import execute_from_command_line; execute_from_command_line(["manage.py", "check"])"""
+    command = [sys.executable, "-c", program]
     ended = subprocess.run(
         command, env={**environment, **ours}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
@@ -129,8 +158,9 @@ def written(folder: Path, names: Iterable[str], texts: Mapping[str, str]) -> Pat
     return secrets
 
 
-def given_by_systemd(text: str, folder: Path, texts: Mapping[str, str], **settings: str) -> dict[str, str]:
+def given_by_systemd(process: str, folder: Path, texts: Mapping[str, str], **settings: str) -> dict[str, str]:
     """Return the environment of a unit's process: that of the unit and of its environment files."""
+    text = COMMON + unit(process) + secrets_of_unit(process)
     defaults = {name: "" for name, value in re.findall(r"^SetCredential=(\w+):(.*)$", text, re.MULTILINE)}
     secrets = written(folder, re.findall(r"^LoadCredential=(\w+):", text, re.MULTILINE), defaults | dict(texts))
     words = shlex.split(" ".join(re.findall(r"^Environment=(.+)$", text, re.MULTILINE)).replace("%d", str(secrets)))
@@ -140,20 +170,21 @@ def given_by_systemd(text: str, folder: Path, texts: Mapping[str, str], **settin
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "given", "found"),
+    ("process", "texts", "given", "found"),
     [
-        ("reports", GIVEN, {}, []),
-        ("reports", GIVEN_ALL, XMPP_JID | MAIL, []),
-        ("xmpp", GIVEN_ALL, XMPP_JID | MAIL, []),
+        *((process, GIVEN, {}, []) for process in PROCESSES if process != "xmpp"),
+        *((process, GIVEN_ALL, XMPP_JID | MAIL, []) for process in PROCESSES),
+        ("web", GIVEN | {"secret_key": ""}, {}, ["pushserver.missing_secret_key"]),
+        ("batches", GIVEN | {"server_private_key": ""}, {}, ["pushserver.bad_private_key"]),
+        ("reports", GIVEN | {"field_encryption_keys": ""}, {}, ["pushserver.bad_field_keys"]),
         ("xmpp", GIVEN, XMPP_JID, ["pushserver.half_xmpp_component"]),
     ],
-    ids=["reports with few", "reports with all", "xmpp with all", "xmpp with half"],
 )
-def test_units_start_with_few_secrets_and_with_all(
-    name: str, texts: dict[str, str], given: dict[str, str], found: list[str], tmp_path: Path
+def test_a_process_needs_no_secret_but_its_own(
+    process: str, texts: dict[str, str], given: dict[str, str], found: list[str], tmp_path: Path
 ) -> None:
-    """With XMPP as in docs/xmpp.md: all units read the environment file with the JID, so all need the secret."""
-    assert problems(given_by_systemd(COMMON + unit(name), tmp_path, texts, **given), tmp_path) == found
+    """With few secrets, with all, and without one that it uses."""
+    assert problems(process, given_by_systemd(process, tmp_path, texts, **given), tmp_path) == found
 
 
 def given_by_compose(service: str, secrets: Path, **dot_env: str) -> dict[str, str]:
@@ -169,7 +200,7 @@ def given_by_compose(service: str, secrets: Path, **dot_env: str) -> dict[str, s
 def test_the_chart_with_everything_passes_the_check_of_its_migration(tmp_path: Path) -> None:
     secrets = written(tmp_path, EVERYTHING["secret"]["keys"], GIVEN_ALL)
     files = {f"{name.upper()}_FILE": str(secrets / name) for name in EVERYTHING["secret"]["keys"]}
-    assert problems({**VALUES["settings"], **EVERYTHING["settings"], **files}, tmp_path) == []
+    assert problems("migrate", {**VALUES["settings"], **EVERYTHING["settings"], **files}, tmp_path) == []
 
 
 # Objects of the chart -------------------------------------------------------------------------------------------------
@@ -216,6 +247,23 @@ def test_pods_reach_the_xmpp_server_the_mail_server_and_webhooks_where_there_are
     assert goes_out(everything, "tasks") == goes_out(everything, "web") == usual | {5347, 587, 443, 8065}
 
 
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_pod_has_the_secrets_that_its_process_uses_and_no_other(
+    rendered: Callable[[str], Objects], process: str
+) -> None:
+    for values in ("ci/everything", "ci/object-store"):
+        kind = "Job" if process == "migrate" else "Deployment"
+        if (made := rendered(values).get((kind, f"push-{process}"))) is None:
+            continue
+        pod = made["spec"]["template"]["spec"]
+        [container], [secrets] = pod["containers"], [each for each in pod["volumes"] if "secret" in each]
+        mounted = {item["key"] for item in secrets["secret"]["items"]}
+        keys = yaml.safe_load((ROOT / f"deploy/chart/{values}.yaml").read_text(encoding="utf-8"))["secret"]["keys"]
+        assert mounted == secrets_of(process) & {*keys}
+        named = {each["name"] for each in container["env"] if each.get("value", "").startswith("/run/secrets/")}
+        assert named == {f"{name.upper()}_FILE" for name in mounted}
+
+
 def test_pods_are_asked_by_their_address(rendered: Callable[[str], Objects]) -> None:
     [container] = rendered("values")["Deployment", "push-web"]["spec"]["template"]["spec"]["containers"]
     probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
@@ -232,8 +280,6 @@ def test_a_lake_in_an_object_store_needs_no_volume_and_is_reached_by_reports_alo
     assert any(volume.get("emptyDir") for volume in reports["volumes"] if volume["name"] == "lake")
     own, of_web = ({one["name"] for one in pod["containers"][0]["env"]} for pod in (reports, web))
     assert own - of_web == {"AWS_SHARED_CREDENTIALS_FILE", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_HOSTNAME"}
-    own, of_web = ({item["key"] for item in pod["volumes"][0]["secret"]["items"]} for pod in (reports, web))
-    assert own - of_web == {"aws_shared_credentials"}
     executors = elsewhere["NetworkPolicy", "push-reports"]["spec"]["ingress"]
     assert executors == [{"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "spark"}}}]}]
 

@@ -95,7 +95,7 @@ def _there(row: str, hours: Hours) -> str:
 
 
 def _is_canary(notification: str) -> str:
-    """Return the condition that a notification is one of a canary, also of a canary with a former key of the server."""
+    """Return the condition that a notification is one of a canary, also of a canary under a former field key."""
     own = ", ".join(f"'\\x{identity.key_hash.hex()}'::bytea" for identity in canary_identities())
     conditions = [f"{notification}.public_key_hash IN ({own})"]
     return " OR ".join([*conditions, *(f"{notification}.installation_id IN ({each})" for each in CANARY_INSTALLATIONS)])

@@ -322,9 +322,9 @@ def test_counters_of_texts_are_exported_as_they_are_and_not_for_a_day_that_is_ex
 
 @pytest.fixture
 def former_key(settings):
-    """Change the server's key, with the former one still among the known keys."""
+    """Add a former field key to the known ones."""
     canary_identities.cache_clear()
-    settings.OTHER_SERVER_PRIVATE_KEYS = [secrets.token_bytes(32)]
+    settings.FIELD_ENCRYPTION_KEYS = [*settings.FIELD_ENCRYPTION_KEYS, secrets.token_bytes(32)]
     yield
     canary_identities.cache_clear()
 

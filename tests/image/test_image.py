@@ -55,6 +55,7 @@ SECRETS = {
     "valkey.conf": "requirepass of-this-test",
     "xmpp_component_secret": COMPONENT_SECRET,
     **dict.fromkeys(("other_server_private_keys", "alerts_to", "email_password", "aws_shared_credentials"), ""),
+    **dict.fromkeys(("canary_device_token", "gorush_hook_secret", "otel_exporter_otlp_headers"), ""),
 }
 OWNER = 10001  # the account that compose.yaml names to operators
 HAS_REPORTS = "reports" in os.environ.get("IMAGES", "server reports").split()
@@ -130,12 +131,22 @@ class Composed:
         variables += [f"{name}={value}" for name, value in {**settings["environment"], **environment}.items()]
         [mounted] = settings["tmpfs"]
         tmpfs = f"{TMPFS},{mounted.partition(':')[2]}".rstrip(",")
-        paths = [str(image.root), str(self.folder / "secrets"), str(self.folder / "hosts"), tmpfs]
+        paths = [str(image.root), str(self._secrets(service)), str(self.folder / "hosts"), tmpfs]
         inside = [image.config["User"], image.config["WorkingDir"], " ".join(self._volumes(service))]
         enter = ["unshare", "--mount", str(ENTER), *paths, *inside]
         return ProcessSpec(
             name=service, command=[*enter, "--ignore-environment", *variables, *words], stop_order=StopOrder.WORKER
         )
+
+    def _secrets(self, service: str) -> Path:
+        """Return a folder with the secrets of a service, and no other."""
+        (own := self.folder / f"secrets-{service}").mkdir(exist_ok=True)
+        for name in self.services[service]["secrets"]:
+            file = own / name
+            file.write_text(SECRETS[name] + "\n", encoding="ascii")
+            file.chmod(0o600)
+            os.chown(file, OWNER, OWNER)
+        return own
 
     def _volumes(self, service: str) -> list[str]:
         """Make a folder for each volume of the image, with the name from compose.yaml and the owner from the image."""
@@ -171,11 +182,7 @@ def fleet(
     peers = {"WAKU_NODES": f"http://nwaku:{node}", "GORUSH_URL": f"http://gorush:{gorush}"}
     fleet = Fleet(tmp_path_factory.mktemp("image"), peers, guard)
     (fleet.folder / "secrets").mkdir()
-    for name, value in SECRETS.items():
-        file = fleet.folder / "secrets" / name
-        file.write_text(value + "\n", encoding="ascii")
-        file.chmod(0o600)
-        os.chown(file, OWNER, OWNER)
+    (fleet.folder / "secrets/valkey.conf").write_text(SECRETS["valkey.conf"] + "\n", encoding="ascii")
     names = "localhost postgres valkey gorush nwaku prosody " + " ".join(PROCESSES)  # as Docker gives them
     (fleet.folder / "hosts").write_text(f"127.0.0.1 {names}\n", encoding="ascii")
     store = Path(mkdtemp(prefix="pushserver-image-"))  # its account may not enter pytest's folders
@@ -229,9 +236,10 @@ def test_everything_is_ready_and_each_process_serves_its_metrics() -> None:
     wait_until(lambda: ask(WEB, "GET", "/readyz").body["status"] == "ready", what="ready")
     found = ask(WEB, "GET", "/readyz").body["indicators"]
     assert {indicator["id"].partition("-")[0] for indicator in found} == INDICATORS
-    for name in set(PROCESSES) - {"web"}:
-        assert ask(f"http://127.0.0.1:{METRICS_PORTS[name]}", "GET", "/metrics").status == 200, name
     token = {"Authorization": f"Bearer {SECRETS['metrics_token']}", "Host": "web:8000"}
+    for name in set(PROCESSES) - {"web"}:
+        url = f"http://127.0.0.1:{METRICS_PORTS[name]}"
+        assert [ask(url, "GET", "/metrics", headers=sent).status for sent in ({}, token)] == [401, 200], name
     assert b"pushserver_inbox_oldest_age_seconds" in ask(WEB, "GET", "/metrics", headers=token).body
 
 

@@ -29,6 +29,7 @@ from embedded.stack import plan
 from embedded.supervisor.guard import Guard, kill_group
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http import tls_context
+from pushserver.config.role import PROCESSES
 from waku_bridge.codec.keys import Identity
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
@@ -58,13 +59,18 @@ class Fleet:
 
     def start(self, *specs: ProcessSpec) -> None:
         for spec in specs:
-            ours = replace(
-                spec, environment={**spec.environment, **self.environment}, folder=spec.folder or self.folder
-            )
+            ours = self._own(spec)
             with (self.folder / f"{spec.name}.log").open("ab") as log:
                 process = subprocess.Popen(ours.command, stdout=log, stderr=log, **ours.arguments())
             self.guard.watch(process.pid, spec.stop_signal)
             self.running[spec.name] = process
+
+    def _own(self, spec: ProcessSpec) -> ProcessSpec:
+        """Return the process with the environment of the fleet, without the secrets that the table keeps from it."""
+        others = [row.name for row in settings.ENVIRONMENT.table if row.used_by and spec.name not in row.used_by]
+        withheld = dict.fromkeys(others if spec.name in PROCESSES else [], "")
+        environment = {**spec.environment, **self.environment, **withheld}
+        return replace(spec, environment=environment, folder=spec.folder or self.folder)
 
     def run(self, spec: ProcessSpec) -> None:
         """Run a process to its end, and check that it succeeded."""

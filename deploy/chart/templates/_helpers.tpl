@@ -34,10 +34,29 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- if and (dig "enabled" true .Values.processes.reports) (not $remote) }}yes{{ end -}}
 {{- end -}}
 
-{{/* The secrets of a process: the keys of an object store are for reports alone. */}}
+{{/* The secrets of a process: those of secret.keys that it needs. A test compares this with docs/settings.md. */}}
 {{- define "push-server.secrets" -}}
-{{- $keys := .root.Values.secret.keys -}}
-{{- ternary $keys (without $keys "aws_shared_credentials") (eq .process "reports") | join " " -}}
+{{- $users := dict
+  "database_url" "migrate web bridge xmpp batches tasks reports"
+  "redis_url" "migrate web bridge xmpp batches tasks reports"
+  "field_encryption_keys" "migrate web xmpp batches tasks reports"
+  "server_private_key" "web bridge xmpp batches tasks"
+  "other_server_private_keys" "web bridge xmpp batches tasks"
+  "metrics_token" "web bridge xmpp batches tasks reports"
+  "otel_exporter_otlp_headers" "web bridge xmpp batches tasks reports"
+  "alerts_to" "web tasks"
+  "email_password" "web tasks"
+  "canary_device_token" "web tasks"
+  "gorush_hook_secret" "web tasks"
+  "secret_key" "web"
+  "xmpp_component_secret" "xmpp"
+  "aws_shared_credentials" "reports" -}}
+{{- $own := list -}}
+{{- range $key := .root.Values.secret.keys -}}
+{{- $processes := get $users $key | required (printf "secret.keys: %s is no secret of docs/settings.md" $key) -}}
+{{- if has $.process (splitList " " $processes) }}{{ $own = append $own $key }}{{ end -}}
+{{- end -}}
+{{- join " " $own -}}
 {{- end -}}
 
 {{/* What the container of every process has in common. */}}
