@@ -38,7 +38,7 @@ from waku_bridge.reading.live import LiveReader
 
 ROOT = f"{Path(__file__).parents[1]}/"
 NOT_OURS = ("bench/", ".venv/")
-GOAL = 56
+GOAL = 40
 WARM_UP_REQUESTS, REQUESTS = 3, 12
 REST_SECONDS = 1.0  # between two requests, so that each goes alone
 MAX_ANSWER_BYTES = 1 << 26
