@@ -558,11 +558,11 @@ SPECTACULAR_SETTINGS = {
         "RouteState": "registrations.models.Route.State",
         "RequestState": "notifications.models.NotificationRequest.State",
         "NotificationState": "notifications.models.Notification.State",
-        "CanaryState": "pushserver.console.waku.models.CanaryRun.State",
-        "CanaryLink": "pushserver.console.waku.models.CanaryRun.Link",
-        "CanaryCause": "pushserver.console.waku.models.CanaryRun.Cause",
-        "XmppCanaryLink": "pushserver.console.xmpp.models.CanaryRun.Link",
-        "XmppCanaryCause": "pushserver.console.xmpp.models.CanaryRun.Cause",
+        "CanaryState": "pushserver.console.models.CanaryRun.State",
+        "CanaryLink": "pushserver.console.models.WakuLink",
+        "CanaryCause": "pushserver.console.models.WakuCause",
+        "XmppCanaryLink": "pushserver.console.models.XmppLink",
+        "XmppCanaryCause": "pushserver.console.models.XmppCause",
     },
 }
 ROOT_URLCONF = "pushserver.urls"

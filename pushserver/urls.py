@@ -1,5 +1,5 @@
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from pushserver.console.health.health import healthz, readyz
@@ -37,6 +37,10 @@ urlpatterns = [
     path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/reports/", include("pushserver.console.reports.urls")),
+    re_path(  # the lists of the release before, as people have bookmarked them
+        "^admin/(?P<network>waku|xmpp)_bridge/canaryrun/",
+        RedirectView.as_view(url="/admin/pushserver/canaryrun/?network__exact=%(network)s"),
+    ),
     path("admin/", admin.site.urls),
     path("api/", include("pushserver.api.urls")),
     path("healthz", healthz, name="healthz"),

@@ -67,4 +67,3 @@ def _journal() -> InFlightJournal:
 
 def register() -> None:
     tasks.register_bridge(BRIDGE, open_bridge)
-    tasks.CANARY_PSEUDONYMS.append("SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL")

@@ -12,8 +12,7 @@ from rest_framework import serializers
 
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.console.health.verdicts import State
-from pushserver.console.toolkit.rest import LinkAnswer, links_of
-from pushserver.console.waku.models import CanaryRun
+from pushserver.console.models import CanaryRun, WakuCause, WakuLink, XmppCause, XmppLink
 from registrations.models import Registration, Route
 
 
@@ -137,13 +136,26 @@ class ChannelAnswer(serializers.ModelSerializer[Channel]):
         ]
 
 
+class LinkAnswer(serializers.Serializer[Any]):
+    """One link. Each network adds the field ``link``, with its own choices."""
+
+    result = serializers.ChoiceField(choices=["held", "broken", "not reached"])
+    ms = serializers.IntegerField(allow_null=True, help_text="Duration of the link; null when it did not answer.")
+
+
 class CanaryLinkAnswer(LinkAnswer):
-    link = serializers.ChoiceField(choices=CanaryRun.Link.choices)
+    link = serializers.ChoiceField(choices=WakuLink.choices)
+
+
+class XmppLinkAnswer(LinkAnswer):
+    link = serializers.ChoiceField(choices=XmppLink.choices)
 
 
 class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
     """One round trip of the canary, with every link in the order of the chain."""
 
+    broken_link = serializers.ChoiceField(choices=WakuLink.choices, allow_blank=True, required=False)
+    cause = serializers.ChoiceField(choices=WakuCause.choices, allow_blank=True, required=False)
     links = serializers.SerializerMethodField()
 
     class Meta:
@@ -154,7 +166,28 @@ class CanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
 
     @extend_schema_field(CanaryLinkAnswer(many=True))
     def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
-        return links_of(run)
+        return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
+
+
+class XmppCanaryRunAnswer(CanaryRunAnswer):
+    """One round trip of the canary of XMPP, with every link in the order of the chain."""
+
+    broken_link = serializers.ChoiceField(choices=XmppLink.choices, allow_blank=True, required=False)
+    cause = serializers.ChoiceField(choices=XmppCause.choices, allow_blank=True, required=False)
+
+    class Meta(CanaryRunAnswer.Meta):
+        fields: ClassVar = [name for name in CanaryRunAnswer.Meta.fields if name != "is_dry_run"]
+
+    @extend_schema_field(XmppLinkAnswer(many=True))
+    def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
+        return super().get_links(run)
+
+
+def _result(run: CanaryRun, link: str, ms: int | None) -> str:
+    """Return the result of one link. A broken link can have a time: until the server answered with a failure."""
+    if link == run.broken_link:
+        return "broken"
+    return "not reached" if ms is None else "held"
 
 
 class IndicatorAnswer(serializers.Serializer[Any]):

@@ -16,11 +16,11 @@ from notifications.models import Channel, Notification
 from pushserver.api import answers, filters
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import to_json
+from pushserver.console.models import CanaryRun
 from pushserver.console.notifications.admin import PUSH_CONTENT
 from pushserver.console.notifications.halted import with_halts
 from pushserver.console.registrations.admin import RegistrationAdmin
 from pushserver.console.toolkit.rest import Guarded, Reading, describe
-from pushserver.console.waku.models import CanaryRun
 from pushserver.models import ApiToken
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
@@ -109,7 +109,15 @@ class CanaryRuns(mixins.ListModelMixin, Reading):
     scope = Scope.STATUS
     serializer_class = answers.CanaryRunAnswer
     filterset_fields = ("state",)  # without an index: there is one row a minute, some ten thousand in all
-    queryset = CanaryRun.objects.defer("pseudonym", "work_ms")
+    queryset = CanaryRun.objects.filter(network=CanaryRun.Network.WAKU)
+
+
+@extend_schema_view(list=describe(answers.XmppCanaryRunAnswer(many=True)))
+class XmppCanaryRuns(CanaryRuns):
+    """The last round trips through the operator's XMPP server, and which link of the chain broke."""
+
+    serializer_class = answers.XmppCanaryRunAnswer
+    queryset = CanaryRun.objects.filter(network=CanaryRun.Network.XMPP)
 
 
 def report(model: Any, *narrowed_by: str) -> Any:

@@ -190,7 +190,7 @@ def test_roles_look_act_and_manage():
     acts = {"notifications.operate_channel", "notifications.change_gatewayerrorrule", "admin.view_logentry"}
     assert acts <= may["operator"] - may["support"]
     staff = [name for name in may["operator"] if name.startswith(("auth.", "pushserver.", "otp_totp."))]
-    assert sorted(staff) == ["pushserver.operate_incident", "pushserver.view_incident"]
+    assert sorted(staff) == [f"pushserver.{may}" for may in ("operate_incident", "view_canaryrun", "view_incident")]
     assert {"auth.add_user", "otp_totp.delete_totpdevice", "pushserver.view_accessrecord"} <= may["admin"]
 
     for name in ("registrations.delete_registration", "notifications.change_attempt", "waku_bridge.add_deadletter"):

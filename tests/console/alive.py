@@ -57,8 +57,8 @@ def alive(
     look_at(GORUSH_NOTICES, settings.GORUSH_URLS[0], now)
     cache.set_many({HEARTBEAT_KEY.format(queue=queue): now.isoformat() for queue in QUEUES}, LONG)
     rows.make_channel()
-    timings = {f"{link}_ms": 40 for link in ("register", "register_answer", "query", "query_answer", "request_answer")}
-    canary.save(rows.make_canary_run(**timings))
+    times = dict.fromkeys(("register", "register_answer", "query", "query_answer", "request_answer"), 40)
+    canary.save(rows.make_canary_run(times=times))
     make_traffic(now)
     monkeypatch.setattr(server, "HANGS_SECONDS", LONG)  # the test's worker sends no statement
     monkeypatch.setattr(waku, "BRIDGE_RED", LONG)

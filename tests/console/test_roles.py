@@ -42,8 +42,7 @@ FACT_TABLES = [
     *("registrations_registration", "registrations_route", "registrations_grant"),
     *("registrations_registrationevent", "registrations_topickey", "waku_bridge_inboundenvelope"),
     *("waku_bridge_outboundreply", "waku_bridge_envelopefault", "waku_bridge_storewatermark"),
-    *("waku_bridge_canaryrun", "waku_bridge_deadletter", "xmpp_bridge_device", "xmpp_bridge_canaryrun"),
-    "spark_reports_reportrun",
+    *("waku_bridge_deadletter", "xmpp_bridge_device", "pushserver_canaryrun", "spark_reports_reportrun"),
 ]
 TABLES = dict.fromkeys(FACT_TABLES, FACTS) | {
     "auth_user": ACCOUNTS,

@@ -52,14 +52,14 @@ def test_types_are_words_and_no_numbers() -> None:
 
 
 # Colours --------------------------------------------------------------------------------------------------------------
-OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports")
+OURS = ("registrations", "notifications", "waku_bridge", "xmpp_bridge", "spark_reports", "pushserver")
 # Fields with choices that describe a kind and not a state.
 NO_STATES = {
     *("Route.token_type", "Channel.token_type", "Queue.token_type", "Halt.token_type"),
     *("InboundEnvelope.message_type", "OutboundReply.message_type"),
     *("InboundEnvelope.path", "DeadLetter.path", "ReportRun.step"),
     *("GatewayErrorRule.platform", "GatewayErrorRule.match", "GatewayErrorRule.origin", "UnknownGatewayError.platform"),
-    *("CanaryRun.broken_link", "CanaryRun.cause", "App.style"),
+    *("CanaryRun.cause", "CanaryRun.network", "Count.figure", "Alert.event", "AlertLevel.level", "App.style"),
 }
 
 

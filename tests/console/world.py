@@ -14,7 +14,7 @@ from pushserver.console.checks.engine import Notice
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
-from pushserver.console.waku.models import CanaryRun
+from pushserver.console.models import CanaryRun
 from pushserver.roles import seed_roles
 from registrations.models import Registration
 from spark_reports.models import PublishedDay

@@ -1,4 +1,4 @@
-"""Commands `manage.py canary` and `manage.py xmpp_canary` against a whole server: the output when all is well, and when
+"""Commands `manage.py canary` and `manage.py canary xmpp` against a whole server: the output when all is well, and when
 one part is missing.
 """
 
@@ -22,9 +22,9 @@ from tests.rig.server import Fleet, NewFleet, services, wait_for_http, wait_unti
 from xmpp_bridge.tests.talking import SECRET, SERVICE, XmppServer
 
 OWN_PHONE, DEAD_PHONE = firebase_token("operators-own-phone"), iphone("dead-").device_token
-LAST = "SELECT {} FROM waku_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+LAST = "SELECT {} FROM pushserver_canaryrun ORDER BY started_at DESC LIMIT 1"
 # Tables of the canary itself: its history, and the hashes that recognise late copies for an hour.
-OWN_TABLES = {"waku_bridge_canaryrun", "waku_bridge_canaryenvelope"}
+OWN_TABLES = {"pushserver_canaryrun", "waku_bridge_canaryenvelope"}
 # Tables that grow anyway: sums of a minute, and incidents on a busy machine. The first push to a new app makes its
 # queue, which stays.
 NOTED = {"pushserver_trafficminute", "pushserver_incident", "pushserver_serverstart", "notifications_queue"}
@@ -143,16 +143,16 @@ def test_a_killed_run_is_reported_and_cleared_away_by_the_next(fleet: Fleet, net
     wait_until(lambda: network.rows(registered) == [(1,)], what="the canary is registered")
     fleet.kill("killed")
     assert canary() == (2, "CommandError: Another run of this canary is under way. Try again in a moment.\n")
-    aged = "UPDATE waku_bridge_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
+    aged = "UPDATE pushserver_canaryrun SET started_at = started_at - interval '1 hour' WHERE finished_at IS NULL"
     network.rows(f"{aged} RETURNING id")
     code, printed = canary()
     assert code == 0, printed
     assert network.rows(registered) == [(0,)]
-    assert network.rows("SELECT count(*) FROM waku_bridge_canaryrun WHERE state = 'interrupted'") == [(1,)]
+    assert network.rows("SELECT count(*) FROM pushserver_canaryrun WHERE state = 'interrupted'") == [(1,)]
 
 
 # XMPP, with an XMPP server in this process ----------------------------------------------------------------------------
-LAST_OF_XMPP = "SELECT state, cause, device, pseudonym FROM xmpp_bridge_canaryrun ORDER BY started_at DESC LIMIT 1"
+LAST_OF_XMPP = "SELECT state, cause, device, pseudonym FROM pushserver_canaryrun ORDER BY started_at DESC LIMIT 1"
 EMPTY = (
     *("xmpp_bridge_app", "xmpp_bridge_device", "xmpp_bridge_canarystanza", "registrations_route"),
     *("registrations_registrationevent", "notifications_notificationrequest", "notifications_notification"),
@@ -185,7 +185,7 @@ def behind_xmpp(new_fleet: NewFleet) -> Iterator[Fleet]:
 def test_every_link_of_xmpp_is_timed_and_no_row_stays(behind_xmpp: Fleet) -> None:
     fleet = behind_xmpp
     for _ in range(2):  # the second run meets the rows of the first one
-        code, printed = fleet.run_to_end(manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT))
+        code, printed = fleet.run_to_end(manage("canary", "canary", "xmpp", stop_order=StopOrder.FRONT))
         assert code == 0, printed
         assert len(re.findall(r"│\s+\d+ │", printed)) == 4
         assert "so its credentials, Apple and Google were not tested" in " ".join(printed.split())

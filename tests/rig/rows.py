@@ -50,8 +50,7 @@ from notifications.models import (
 from notifications.queues import queues
 from notifications.queues.ending import ending
 from notifications.reports import MISSING, TRIED, Decided, pack, pack_names
-from pushserver.console.waku.models import CanaryRun
-from pushserver.console.xmpp.models import CanaryRun as XmppCanaryRun
+from pushserver.console.models import CanaryRun
 from registrations.encryption import Purpose, keyring
 from registrations.messages import TokenType, identity_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
@@ -106,8 +105,7 @@ OWN: dict[type[Model], Callable[[datetime], dict[str, Any]]] = {
     },
     StoreWatermark: lambda _: {"node": f"http://{secrets.token_hex(4)}.test:8645"},
     DeadLetter: lambda _: {"reason": "malformed", "content_topic": "", "raw": "{}", "size_bytes": 2},
-    CanaryRun: lambda at: {"state": "passed", "finished_at": at},
-    XmppCanaryRun: lambda at: {"state": "passed", "finished_at": at},
+    CanaryRun: lambda at: {"network": "waku", "state": "passed", "finished_at": at},
     NotificationRequest: lambda at: {
         "state": NotificationRequest.State.WAITING,
         "reply_address": b"\x02" + secrets.token_bytes(32) + PUBSUB_TOPIC.encode(),
@@ -240,7 +238,7 @@ make_notification = partial(make, Notification)
 make_unknown_error = partial(make, UnknownGatewayError)
 make_event = partial(make, RegistrationEvent)
 make_xmpp_app = partial(make, App)
-make_xmpp_canary_run = partial(make, XmppCanaryRun)
+make_xmpp_canary_run = partial(make, CanaryRun, network="xmpp")
 
 
 def make_answered_request(*, at: datetime | None = None, **fields: Any) -> NotificationRequest:

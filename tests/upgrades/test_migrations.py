@@ -10,10 +10,15 @@ On a table that grows none may
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from uuid import UUID
 
 import psycopg
 import pytest
 from django.apps import apps
+from django.contrib.auth.models import Group, Permission
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.db.migrations import AddField, AddIndex, Migration, RunPython
 from django.db.migrations.loader import MigrationLoader
@@ -22,9 +27,12 @@ from django.db.migrations.state import ProjectState
 from django.db.models import Index, TextField
 
 from bench.life import TABLES
+from pushserver.console.models import CanaryRun
+from pushserver.roles import seed_roles
 
 # Indexes cannot be made concurrently in the transaction of a test.
 pytestmark = pytest.mark.django_db(transaction=True)
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
 OURS = (
     *("buckets", "expiry", "notifications", "pushserver"),
     *("registrations", "spark_reports", "waku_bridge", "xmpp_bridge"),
@@ -41,14 +49,14 @@ SMALL = frozenset(
             "spark_reports_requestedrun",
             "waku_bridge_canaryenvelope",
         ),
-        *("waku_bridge_canaryrun", "waku_bridge_storewatermark", "xmpp_bridge_app"),
-        *("xmpp_bridge_canaryrun", "xmpp_bridge_canarystanza"),
+        *("pushserver_canaryrun", "waku_bridge_storewatermark", "xmpp_bridge_app", "xmpp_bridge_canarystanza"),
     )
 )
 # The last migration of each app in release 0.2.0. Earlier databases cannot be upgraded.
 FIRST_RELEASE = dict.fromkeys(OURS, "0001_initial")
 # Later migrations that may do what others must not: (app, name) → the reason why nobody waits for it.
 POSTPONED = "processes of the release before postpone their work until they are replaced"
+CANARIES = "there is one row a minute for a week; the task of the release before fails until its worker is replaced"
 PARTITIONED = "no index of a table with partitions can be dropped concurrently; a migration waits 10 s for locks"
 FEW = "these tables have few rows, and the release before writes no id there"
 ACCEPTED: dict[tuple[str, str], str] = {
@@ -63,12 +71,15 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("pushserver", "0006_one_table_of_counts"): POSTPONED,
     ("pushserver", "0007_failed_logins"): "these tables have a few rows, and nobody logs in for the moment",
     ("pushserver", "0008_fewer_indexes"): "only alerts of incidents are in this table, which are few",
+    ("pushserver", "0009_canary_runs"): "there are some hundred permissions and a few roles",
     ("waku_bridge", "0005_reply_due_at"): POSTPONED,
     ("waku_bridge", "0007_open_replies"): POSTPONED,
     ("waku_bridge", "0008_open_envelopes"): POSTPONED,
     ("waku_bridge", "0009_fewer_indexes"): PARTITIONED,
     ("waku_bridge", "0010_envelopes_due_at"): POSTPONED,
     ("waku_bridge", "0012_still_fewer_indexes"): PARTITIONED,
+    ("waku_bridge", "0013_canary_runs_moved"): CANARIES,
+    ("xmpp_bridge", "0005_canary_runs_moved"): CANARIES,
 }
 
 # Statements that harm a running server, and what to do instead. The first group is the table.
@@ -175,6 +186,49 @@ def test_the_check_finds_what_a_careless_migration_does(operation: Operation, re
     found = list(_faults(migration, MigrationLoader(connection).project_state()))
     assert bool(found) is bool(reason)
     assert reason in "".join(found)
+
+
+def _permissions() -> dict[str, set[str]]:
+    return {group.name: {each.codename for each in group.permissions.all()} for group in Group.objects.all()}
+
+
+@pytest.mark.django_db
+def test_runs_of_both_canaries_come_into_one_table_and_each_role_may_do_what_it_could() -> None:
+    """Remove the permission and make the two tables as the release before had them, then migrate."""
+    Permission.objects.filter(codename="view_canaryrun").delete()
+    auditors = Group.objects.create(name="auditors")
+    moved = [
+        _migrations()["waku_bridge", "0013_canary_runs_moved"],
+        _migrations()["xmpp_bridge", "0005_canary_runs_moved"],
+    ]
+    for migration, fields in zip(moved, ({"is_dry_run": False, "query_ms": 7}, {"device": UUID(int=1)}), strict=True):
+        former = _before(migration).apps.get_model(migration.app_label, "CanaryRun")
+        kind = ContentType.objects.create(app_label=migration.app_label, model="canaryrun")
+        for verb in ("add", "change", "delete", "view"):
+            name = f"Can {verb} canary run"
+            may = Permission.objects.create(content_type=kind, codename=f"{verb}_canaryrun", name=name)
+        auditors.permissions.add(may)
+        with connection.schema_editor() as editor:
+            editor.create_model(former)
+        former.objects.create(state="running", started_at=NOW, pseudonym=UUID(int=2), register_ms=5, **fields)
+    seed_roles()
+    before = _permissions()
+
+    import_module("pushserver.migrations.0009_canary_runs").keep_grants(apps, None)
+    for migration in moved:
+        with connection.schema_editor() as editor:
+            migration.apply(_before(migration), editor)
+    seed_roles()
+
+    assert _permissions() == before
+    assert set(Permission.objects.filter(codename__endswith="canaryrun").values_list("content_type__app_label")) == {
+        ("pushserver",)
+    }
+    runs = CanaryRun.objects.order_by("network").values_list("network", "times", "is_dry_run", "device", "pseudonym")
+    assert list(runs) == [
+        ("waku", {"register": 5, "query": 7}, False, None, UUID(int=2)),
+        ("xmpp", {"register": 5}, True, UUID(int=1), UUID(int=2)),
+    ]
 
 
 def test_a_first_start_has_few_tables_and_indexes(new_database: Callable[[str], str]) -> None:

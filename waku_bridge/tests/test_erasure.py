@@ -17,7 +17,7 @@ from notifications.models import (
     OpenRequest,
     RequestDigest,
 )
-from pushserver.console.canary.waku.traces import mark, remove_traces
+from pushserver.console.canary.waku import mark, remove_traces
 from pushserver.console.waku.erasure import find_traces, forget
 from registrations.encryption import Purpose, keyring
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey

@@ -308,12 +308,12 @@ INSERT INTO waku_bridge_deadletter (digest, reason, pubsub_topic, content_topic,
     now() - interval '3 days' * (1 - n::float8 / last)
     FROM (SELECT greatest(100, pg_temp.registrations() / 50) AS last) p, generate_series(1, last) n;
 
-INSERT INTO waku_bridge_canaryrun (state, is_dry_run, started_at, finished_at, broken_link, cause, detail, register_ms,
-    register_answer_ms, query_ms, query_answer_ms, request_ms, gateway_ms, request_answer_ms, unregister_ms,
-    unregister_answer_ms, work_ms)
-    SELECT CASE WHEN is_broken THEN 'broken' ELSE 'passed' END, true, at, at + interval '3 seconds',
-    CASE WHEN is_broken THEN 'gateway' ELSE '' END, CASE WHEN is_broken THEN 'gateway' ELSE '' END, '', 12, 80 + n % 90,
-    10, 60 + n % 50, 11, 5 + n % 20, 90 + n % 70, 9, 70, 40
+INSERT INTO pushserver_canaryrun (network, state, is_dry_run, started_at, finished_at, broken_link, cause, detail, times,
+    work_ms)
+    SELECT 'waku', CASE WHEN is_broken THEN 'broken' ELSE 'passed' END, true, at, at + interval '3 seconds',
+    CASE WHEN is_broken THEN 'gateway' ELSE '' END, CASE WHEN is_broken THEN 'gateway' ELSE '' END, '',
+    jsonb_build_object('register', 12, 'register_answer', 80 + n % 90, 'query', 10, 'query_answer', 60 + n % 50,
+    'request', 11, 'gateway', 5 + n % 20, 'request_answer', 90 + n % 70, 'unregister', 9, 'unregister_answer', 70), 40
     FROM generate_series(1, 10080) n,
     LATERAL (SELECT now() - (10080 - n) * interval '1 minute' AS at, n % 500 = 0 AS is_broken) r;
 

@@ -24,7 +24,7 @@ from drf_spectacular.generators import SchemaGenerator
 from kit.buckets.shared import SharedBuckets
 from pushserver import tokens
 from pushserver.api.answers import number_of
-from pushserver.console.waku.models import CanaryRun
+from pushserver.console.models import WakuLink
 from pushserver.models import AccessRecord, ApiToken
 from spark_reports.models import PublishedDay
 from tests.limits.page import limit
@@ -282,14 +282,14 @@ def test_the_api_returns_the_channels(api):
     ("path", "make", "broken_link", "cause", "results"),
     [
         ("canary/", rows.make_canary_run, "register_answer", "bridge", [("register", "held", 4),
-         ("register_answer", "broken", None), *((link, "not reached", None) for link in CanaryRun.Link.values[2:])]),
+         ("register_answer", "broken", None), *((link, "not reached", None) for link in WakuLink.values[2:])]),
         ("xmpp-canary/", rows.make_xmpp_canary_run, "push", "xmpp_server", [("register", "held", 4),
          ("push", "broken", None), ("gateway", "not reached", None), ("unregister", "not reached", None)]),
     ],
 )  # fmt: skip
 def test_the_api_returns_the_last_round_trips_of_a_canary_link_by_link(api, path, make, broken_link, cause, results):
-    make(register_ms=3)
-    make(state="broken", broken_link=broken_link, cause=cause, register_ms=4)
+    make(times={"register": 3})
+    make(state="broken", broken_link=broken_link, cause=cause, times={"register": 4})
 
     broken, passed = api(path).json()["results"]
 

@@ -35,7 +35,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("pushserver.console.toolkit.throttling.ANONYMOUS_PER_MINUTE", 10**6)
     monkeypatch.setattr("pushserver.console.toolkit.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
     rows.make_attempt(rows.make_notification())
-    rows.make_canary_run(state="broken", broken_link="query", cause="node", register_ms=1)
+    rows.make_canary_run(state="broken", broken_link="query", cause="node", times={"register": 1})
     return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]
 
 

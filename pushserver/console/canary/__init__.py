@@ -1,14 +1,11 @@
-"""The canary engine: a client that walks a chain of named links every minute, and reports the first broken one.
+"""The canaries: clients of our own that walk a chain of named links every minute, and report the first broken one.
 
-Each bridge has one canary, which uses the same networks and peers as real clients. It shares only settings and database
-with the server: when an answer does not come, the canary looks for the cause in the database. Its rows are marked, left
-out of reports, and removed after the run.
+Each network has one, which uses the same peers as real clients. A canary shares only settings and database with the
+server: when an answer does not come, it looks for the cause in the database. Its rows are marked, left out of reports,
+and removed after the run.
 
-    runs.py      the columns of a run, which each bridge keeps in a table of its own
-    engine.py    a run: its row, the walk over the links, the diagnosis, the result in the status cache
-    command.py   a run on demand, with the result on a terminal
-
-A bridge adds its links, the diagnosis of each link, and the removal of its rows.
+    engine.py    a run: its row, the walk over the links, the result in the status cache
+    waku.py      the chain of Waku      xmpp.py    the chain of XMPP
 
 See docs/canary.md.
 """

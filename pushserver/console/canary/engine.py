@@ -7,12 +7,11 @@ Every run that ends removes its traces and closes its row, also after an error.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import structlog
 from django.conf import settings
@@ -23,28 +22,29 @@ from django.utils import timezone
 from kit.db.partitions import delete_in_chunks
 from kit.processes.status import StatusCache
 from kit.processes.tasks import WORKER_STOP
-from pushserver.console.canary.runs import BaseRun, RunState
+from notifications.messages import Outcome
+from notifications.models import Attempt
+from notifications.queues import halts
 from pushserver.console.health.judges import CanaryFacts, RoundTrip
+from pushserver.console.models import CanaryRun
 
 log = structlog.get_logger(__name__)
 
+State = CanaryRun.State
 # Runs are kept for this time.
 KEPT = timedelta(days=7)
 # The last result expires after this number of periods, and then the canary counts as missing.
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
-POLL_SECONDS = 0.05
 AGAIN_SECONDS = 2.0
-# Seconds for which a canary waits for each answer.
+# Seconds for which a canary waits for each answer, and its pauses between two looks: longer ones for a late answer.
 ANSWER_SECONDS = 10.0
+POLL_SECONDS, LATE_POLL_SECONDS = 0.05, 0.25
+LATE_SECONDS = 2.0
 T = TypeVar("T")
-RunT = TypeVar("RunT", bound=BaseRun)
-# Yields the name of each link that held, and the milliseconds that it took.
-Links = Generator[tuple[str, int], None, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """The broken link and its cause. ``detail`` is text about the cause for an operator, and may be empty."""
 
     link: str
@@ -52,45 +52,39 @@ class Diagnosis:
     detail: str = ""
 
 
-class ChainBroken(Exception):  # noqa: N818 - says what happened
-    """A link of the chain is broken. ``diagnosis`` names it and the cause."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.cause)
-        self.diagnosis = diagnosis
-
-
-class Canary(ABC, Generic[RunT]):
-    """The canary of one bridge. ``name`` identifies it in logs and in the status cache."""
+class Link(NamedTuple):
+    """One link of a chain. ``do`` returns how many milliseconds it took. Then ``diagnose`` says why it does not hold,
+    or None.
+    """
 
     name: str
+    do: Callable[[], int]
+    diagnose: Callable[[], Diagnosis | None]
 
-    @abstractmethod
-    def rows(self) -> QuerySet[RunT]:
-        """Return all runs."""
 
-    @abstractmethod
-    def links(self, run: RunT) -> Links:
-        """Walk the chain, and yield each link that held.
+# Made link by link, because what one link does may need what the links before it brought.
+Chain: TypeAlias = Generator[Link, None, None]
 
-        Raises ChainBroken at the first link that does not hold.
-        """
 
-    @abstractmethod
-    def remove_traces(self) -> None:
-        """Remove the rows that runs have left. While a run is under way, only that run may call this."""
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The canary of one network. ``name`` identifies it in logs and in the status cache.
 
-    @abstractmethod
-    def longest(self) -> timedelta:
-        """Return a duration that is longer than any run. An older row belongs to a process that died."""
+    ``remove_traces`` removes the rows that runs have left. While a run is under way, only that run may call it.
+    ``longest`` is longer than any run: an older row belongs to a process that died. ``is_expected`` says whether the
+    settings schedule the canary.
+    """
 
-    @abstractmethod
-    def is_expected(self) -> bool:
-        """Return whether the settings schedule this canary."""
+    network: str
+    name: str
+    chain: Callable[[CanaryRun], Chain]
+    remove_traces: Callable[[], object]
+    longest: Callable[[], timedelta]
+    is_expected: Callable[[], bool]
+    is_dry_run: Callable[[], bool] = lambda: True
 
-    def begin(self) -> dict[str, Any]:
-        """Return values for the row of a new run."""
-        return {}
+    def rows(self) -> QuerySet[CanaryRun]:
+        return CanaryRun.objects.filter(network=self.network)
 
     @property
     def cache(self) -> StatusCache[RoundTrip]:
@@ -105,16 +99,16 @@ class Canary(ABC, Generic[RunT]):
         """Return the facts for the indicator of this canary. Without Redis (``is_blind``) the last run is unknown."""
         return CanaryFacts(self.is_expected(), None if is_blind else self.last())
 
-    def run(self) -> RunT | None:
+    def run(self) -> CanaryRun | None:
         """Make one round trip and record it, or return None while another run is under way. It takes seconds."""
         row = self._start(now=timezone.now())
         if row is None:
             return None
         try:
-            return self._carry_out(row)
+            return self._finish(row, self._carry_out(row))
         except BaseException:
             # A bug, or an unavailable database. In that case the row stays `running` until `longest` has passed.
-            row.state, row.finished_at = RunState.INTERRUPTED, timezone.now()
+            row.state, row.finished_at = State.INTERRUPTED, timezone.now()
             with suppress(DatabaseError, InterfaceError):
                 row.save(update_fields=["state", "finished_at"])
             raise
@@ -125,56 +119,48 @@ class Canary(ABC, Generic[RunT]):
         So a repair shows within seconds.
         """
         until = time.monotonic() + seconds
-        while (row := self.run()) and row.state == RunState.BROKEN and time.monotonic() + AGAIN_SECONDS < until:
+        while (row := self.run()) and row.state == State.BROKEN and time.monotonic() + AGAIN_SECONDS < until:
             if WORKER_STOP.wait(AGAIN_SECONDS):
                 return
 
-    def is_under_way(self, *, now: datetime) -> bool:
-        running = self.rows().filter(state=RunState.RUNNING, started_at__gte=now - self.longest())
-        return running.exists()
-
     def purge(self, *, now: datetime, keep: timedelta = KEPT) -> Iterator[int]:
         """Remove runs older than ``keep``, and the traces of killed runs and of late copies of their messages."""
-        if not self.is_under_way(now=now):
+        if not self.rows().filter(state=State.RUNNING, started_at__gte=now - self.longest()).exists():
             self.remove_traces()
-        old = self.rows().filter(started_at__lt=now - keep)
-        return delete_in_chunks(old.order_by("started_at"))
+        return delete_in_chunks(self.rows().filter(started_at__lt=now - keep).order_by("started_at"))
 
-    def _start(self, *, now: datetime) -> RunT | None:
-        with transaction.atomic():
-            lost = self.rows().filter(state=RunState.RUNNING, started_at__lt=now - self.longest())
-            lost.update(state=RunState.INTERRUPTED, finished_at=now)
+    def _start(self, *, now: datetime) -> CanaryRun | None:
+        lost = self.rows().filter(state=State.RUNNING, started_at__lt=now - self.longest())
+        lost.update(state=State.INTERRUPTED, finished_at=now)
         with suppress(IntegrityError), transaction.atomic():
-            return self.rows().create(started_at=now, **self.begin())
+            return self.rows().create(network=self.network, started_at=now, is_dry_run=self.is_dry_run())
         return None
 
-    def _carry_out(self, row: RunT) -> RunT:
-        started = time.thread_time()
+    def _carry_out(self, row: CanaryRun) -> Diagnosis | None:
+        began = time.thread_time()
         try:
             self.remove_traces()
-            found = self._walk(row)
+            return self._walk(row)
         finally:
             self.remove_traces()
-        row.work_ms = milliseconds(time.thread_time() - started)
-        return self._finish(row, found)
+            row.work_ms = milliseconds(time.thread_time() - began)
 
-    def _walk(self, row: RunT) -> Diagnosis | None:
+    def _walk(self, row: CanaryRun) -> Diagnosis | None:
         """Record the time of each link that holds, and return the diagnosis of the first one that does not."""
-        try:
-            with closing(self.links(row)) as links:
-                for link, taken_ms in links:
-                    setattr(row, f"{link}_ms", taken_ms)
-        except ChainBroken as broken:
-            return broken.diagnosis
+        with closing(self.chain(row)) as chain:
+            for link in chain:
+                taken_ms = link.do()
+                if found := link.diagnose():
+                    return found
+                row.times[link.name] = taken_ms
         return None
 
-    def _finish(self, row: RunT, found: Diagnosis | None) -> RunT:
-        row.state, row.finished_at = RunState.PASSED, timezone.now()
+    def _finish(self, row: CanaryRun, found: Diagnosis | None) -> CanaryRun:
+        row.state, row.finished_at = State.PASSED, timezone.now()
         if found:
-            row.state = RunState.BROKEN
-            row.broken_link, row.cause, row.detail = found.link, found.cause, found.detail
-        links = [f"{link}_ms" for link in row.timings()]
-        row.save(update_fields=["state", "finished_at", "broken_link", "cause", "detail", "work_ms", *links])
+            row.state = State.BROKEN
+            row.broken_link, row.cause, row.detail = found
+        row.save(update_fields=["state", "finished_at", "broken_link", "cause", "detail", "work_ms", "times"])
         before = self.last()
         self.save(row)
         if found and (before is None or before.cause != found.cause):
@@ -183,26 +169,42 @@ class Canary(ABC, Generic[RunT]):
             log.info("canary_passed", canary=self.name, ms=row.total_ms(), work_ms=row.work_ms)
         return row
 
-    def save(self, row: RunT) -> None:
+    def save(self, row: CanaryRun) -> None:
         """Save the result of a finished run in the status cache."""
-        self.cache.save(RoundTrip(row.cause, words(row), row.total_ms(), row.is_dry_run))
-
-
-def words(row: BaseRun) -> str:
-    """Return a text for operators about the broken link and its cause."""
-    if not row.cause:
-        return "every link of the chain holds"
-    text = row.Cause(row.cause).label
-    return f"{text} ({row.detail})" if row.detail else str(text)
+        detail = f" ({row.detail})" if row.detail else ""
+        words = f"{row.cause_in_words()}{detail}" if row.cause else "every link of the chain holds"
+        self.cache.save(RoundTrip(row.cause, words, row.total_ms(), row.is_dry_run))
 
 
 def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def wait_for(read: Callable[[], T], is_over: Callable[[T], object], *, seconds: float) -> T:
-    """Poll ``read`` until ``is_over`` accepts its result or ``seconds`` have passed. Return the last result."""
-    deadline = time.monotonic() + seconds
-    while not is_over(found := read()) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+def wait_for(read: Callable[[], T], is_over: Callable[[T], object]) -> T:
+    """Poll ``read`` until ``is_over`` accepts its result, for ANSWER_SECONDS at most. Return the last result."""
+    began = time.monotonic()
+    while not is_over(found := read()) and (waited := time.monotonic() - began) < ANSWER_SECONDS:
+        time.sleep(POLL_SECONDS if waited < LATE_SECONDS else LATE_POLL_SECONDS)
     return found
+
+
+# The link of the gateway, which every chain has -----------------------------------------------------------------------
+def gateway(attempts: Callable[[], QuerySet[Attempt]]) -> Link:
+    """Return the link of the push that has the newest of these attempts. Its time is the gateway's own."""
+
+    def wait() -> int:
+        push = wait_for(lambda: attempts().order_by("-pk").first(), lambda found: found and found.outcome)
+        return (push and push.latency_ms) or 0
+
+    return Link("gateway", wait, lambda: diagnose_push(attempts()))
+
+
+def diagnose_push(attempts: QuerySet[Attempt]) -> Diagnosis | None:
+    """Return why the gateway has not taken the push, or None if it has."""
+    push = attempts.order_by("-pk").first()
+    if push is None:
+        drained, idle = "an operator stopped delivery: no push is tried", "no worker tries the push"
+        return Diagnosis("gateway", "worker", drained if halts.drain() else idle)
+    if push.outcome == Outcome.DELIVERED:
+        return None
+    return Diagnosis("gateway", "gateway", f"{push.outcome}: {push.code}" if push.outcome else "it does not answer")

@@ -14,7 +14,6 @@ from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
-from pushserver.console.canary.runs import BaseRun
 from pushserver.console.toolkit.throttling import PerAddress
 
 log = structlog.get_logger(__name__)
@@ -132,22 +131,3 @@ class Reading(Guarded, viewsets.GenericViewSet[Any]):
     scope: ClassVar[str]
     pagination_class = NewestFirst
     filter_backends = (DjangoFilterBackend,)
-
-
-class LinkAnswer(serializers.Serializer[Any]):
-    """One link. The serializer of each canary adds the field ``link``, with its own choices."""
-
-    result = serializers.ChoiceField(choices=["held", "broken", "not reached"])
-    ms = serializers.IntegerField(allow_null=True, help_text="Duration of the link; null when it did not answer.")
-
-
-def links_of(run: BaseRun) -> list[dict[str, Any]]:
-    """Return the links in the order of the chain."""
-    return [{"link": link, "result": _result(run, link, ms), "ms": ms} for link, ms in run.timings().items()]
-
-
-def _result(run: BaseRun, link: str, ms: int | None) -> str:
-    """Return the result of one link. A broken link can have a time: until the server answered with a failure."""
-    if link == run.broken_link:
-        return "broken"
-    return "not reached" if ms is None else "held"

@@ -1,4 +1,4 @@
-"""Console pages of envelopes, faults, replies, store watermarks, canary runs and dead letters."""
+"""Console pages of envelopes, faults, replies, store watermarks and dead letters."""
 
 import re
 from typing import Any, ClassVar
@@ -14,7 +14,6 @@ from django.utils.html import format_html
 from kit.db.partitions import UNDER_WAY
 from kit.processes.leader import WAKU_BRIDGE, holders
 from notifications.models import NotificationRequest
-from pushserver.console.pages.canary_runs import CanaryRunAdmin
 from pushserver.console.toolkit.columns import (
     NOTHING,
     age,
@@ -40,7 +39,6 @@ from pushserver.console.toolkit.lists import (
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import by_hash, hash_digits
 from pushserver.console.toolkit.times import relative
-from pushserver.console.waku.models import CanaryRun
 from pushserver.console.waku.operations import (
     DropEnvelopes,
     DropLetters,
@@ -301,9 +299,6 @@ class StoreWatermarkAdmin(FactAdmin):
     def reader(self, _row: StoreWatermark) -> str:
         """Return host and process of the bridge that reads at the moment."""
         return ", ".join(holders(WAKU_BRIDGE)) or "no bridge"
-
-
-admin.site.register(CanaryRun, CanaryRunAdmin)
 
 
 # Matches a value named payload, of any type, and every value of at least 70 characters.

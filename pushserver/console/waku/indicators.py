@@ -16,7 +16,7 @@ FAILED_PAGE = rows("Failed envelopes", "waku_bridge.inboundenvelope", "state__ex
 LOST_PAGE = rows("Lost replies", "waku_bridge.outboundreply", "lost=yes")
 STORES_PAGE = rows("Store watermarks", "waku_bridge.storewatermark")
 DEAD_LETTERS_PAGE = rows("Dead letters", "waku_bridge.deadletter")
-CANARY_PAGE = rows("Canary", "waku_bridge.canaryrun")
+CANARY_PAGE = rows("Canary", "pushserver.canaryrun", "network__exact=waku")
 OUTBOX_PAGE = rows("Replies that wait", "waku_bridge.outboundreply", "state__exact=pending")
 
 # Limits in seconds. A bridge at work, or one that stands by, sends a statement every second. From BRIDGE_QUIET on, what

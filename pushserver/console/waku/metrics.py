@@ -4,7 +4,7 @@ from prometheus_client import Gauge
 
 from kit.batches.looking import since
 from kit.telemetry import StoredGauge
-from pushserver.console.waku.models import CanaryRun
+from pushserver.console.models import CanaryRun
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 INBOX_DEPTH = StoredGauge(
@@ -101,5 +101,5 @@ CANARY_LINK_SECONDS = StoredGauge(
     "Time of each link of the chain in the canary's last round trip; links that it did not reach are missing. "
     "When it moves: the links are explained in docs/canary.md; the canary waits at most ten seconds for one.",
     ("link",),
-    sql=CanaryRun.link_seconds(),
+    sql=CanaryRun.link_seconds(CanaryRun.Network.WAKU),
 )

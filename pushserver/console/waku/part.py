@@ -198,7 +198,6 @@ WAKU = Part(
         ListPage(SECTION, "Envelope faults", "bug_report", "waku_bridge.envelopefault"),
         ListPage(SECTION, "Replies", "reply", "waku_bridge.outboundreply"),
         ListPage(SECTION, "Dead letters", "dangerous", "waku_bridge.deadletter"),
-        ListPage(SECTION, "Canary runs", "sync", "waku_bridge.canaryrun"),
         ListPage("Rarely used", "Store watermarks", "water", "waku_bridge.storewatermark"),
     ),
 )

@@ -16,7 +16,6 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from pushserver.console.pages.canary_runs import CanaryRunAdmin
 from pushserver.console.registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, link, moment, state, word, yes_no
 from pushserver.console.toolkit.editing import LoggedEdits, OptimisticForm
@@ -25,7 +24,6 @@ from pushserver.console.toolkit.lists import Alone, WordFilter
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.related import Link, links_from, list_url
 from pushserver.console.toolkit.times import DAY
-from pushserver.console.xmpp.models import CanaryRun
 from pushserver.console.xmpp.operations import DisableDevice, EnableDevice, RemoveDevice
 from pushserver.console.xmpp.part import app_url, device_url
 from registrations.models import Route
@@ -129,9 +127,6 @@ RouteAdmin.shown = RouteAdmin.shown | {
 def device_of(route: Route) -> UUID | None:
     """Return the id of the device that a route leads to, or None when the route belongs to a registration."""
     return Device.objects.filter(route=route).values_list("pk", flat=True).first()
-
-
-admin.site.register(CanaryRun, CanaryRunAdmin)
 
 
 @links_from.register(Device)

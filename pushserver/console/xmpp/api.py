@@ -1,4 +1,4 @@
-"""Endpoints of XMPP in the API: round trips of the canary, for monitoring, and registering devices. See docs/api.md.
+"""Endpoints of XMPP in the API: registering devices. See docs/api.md.
 
 Operators register devices here whose app cannot send the ad-hoc commands itself. Each such endpoint carries out the
 command, so its answer is the one that the app would have received. The answer holds the device's secrets. No other
@@ -9,24 +9,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-import django_filters
 import structlog
 from django.conf import settings
 from django.db import Error, transaction
 from django.urls import path
 from django.utils.cache import add_never_cache_headers
-from drf_spectacular.utils import OpenApiResponse, extend_schema_field, extend_schema_view
-from rest_framework import generics, mixins, serializers, status
+from drf_spectacular.utils import OpenApiResponse
+from rest_framework import generics, serializers, status
 from rest_framework.exceptions import APIException, NotFound, PermissionDenied, ValidationError
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.routers import SimpleRouter
 
 from kit.db.clock import database_now
 from kit.db.reasons import is_conflict
-from pushserver.console.toolkit.rest import Guarded, LinkAnswer, Problem, Reading, describe, links_of
-from pushserver.console.xmpp.models import CanaryRun
+from pushserver.console.toolkit.rest import Guarded, Problem, describe
 from registrations.messages import Environment
 from xmpp_bridge.commands import ACTIONS, MAX_DEVICE_ID_CHARACTERS, CommandRefused
 from xmpp_bridge.devices import Done, carry_out
@@ -46,42 +43,6 @@ NO_SUCH_DEVICE = "No such device of this account is registered in the app, or th
 NO_COMPONENT = "No XMPP component is configured (XMPP_COMPONENT_JID)."
 TOO_MANY_DEVICES = "A limit of devices is reached: ten of an account in an app, or XMPP_MAX_DEVICES in all."
 NOT_SERVED = "This domain is not served (XMPP_DENIED_DOMAINS, XMPP_ALLOWED_DOMAINS)."
-
-
-class XmppLinkAnswer(LinkAnswer):
-    link = serializers.ChoiceField(choices=CanaryRun.Link.choices)
-
-
-class XmppCanaryRunAnswer(serializers.ModelSerializer[CanaryRun]):
-    """One round trip of the canary of XMPP, with every link in the order of the chain."""
-
-    links = serializers.SerializerMethodField()
-
-    class Meta:
-        model = CanaryRun
-        fields: ClassVar = ["id", "state", "started_at", "finished_at", "broken_link", "cause", "detail", "links"]
-
-    @extend_schema_field(XmppLinkAnswer(many=True))
-    def get_links(self, run: CanaryRun) -> list[dict[str, Any]]:
-        return links_of(run)
-
-
-class XmppCanaryFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
-    """Filter of runs, without an index: the table grows by one row a minute, to some ten thousand rows."""
-
-    class Meta:
-        model = CanaryRun
-        fields: ClassVar[list[str]] = ["state"]
-
-
-@extend_schema_view(list=describe(XmppCanaryRunAnswer(many=True)))
-class XmppCanaryRuns(mixins.ListModelMixin, Reading):
-    """The last round trips through the operator's XMPP server, and which link of the chain broke."""
-
-    scope = "status"
-    serializer_class = XmppCanaryRunAnswer
-    filterset_class = XmppCanaryFilters
-    queryset = CanaryRun.objects.defer("device", "pseudonym")
 
 
 class Conflict(APIException):
@@ -243,10 +204,7 @@ class Unregister(Commanding):
         return self.carry_out(request)
 
 
-router = SimpleRouter()
-router.register("xmpp-canary", XmppCanaryRuns, basename="xmpp_canary")
 urlpatterns = [
     path("xmpp-devices/register/", Register.as_view(), name="register_device"),
     path("xmpp-devices/unregister/", Unregister.as_view(), name="unregister_device"),
-    *router.urls,
 ]

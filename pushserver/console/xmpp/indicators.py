@@ -37,7 +37,7 @@ KINDS = (
     ),
     Kind(
         *("xmpp-canary", Group.WATCH, "XMPP canary", "PushServerXmppCanaryBroken", canary("xmpp-canary")),
-        rows("XMPP canary", "xmpp_bridge.canaryrun"),
+        rows("XMPP canary", "pushserver.canaryrun", "network__exact=xmpp"),
         follows=(Group.SERVER, "xmpp", Group.OUT),
     ),
 )

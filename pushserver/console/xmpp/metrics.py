@@ -1,7 +1,7 @@
 """The metrics of the XMPP bridge that are read from the database, by the rules in `waku_bridge/metrics.py`."""
 
 from kit.telemetry import StoredGauge
-from pushserver.console.xmpp.models import CanaryRun
+from pushserver.console.models import CanaryRun
 from registrations.models import Route
 
 ENDS_UNANNOUNCED = StoredGauge(
@@ -20,5 +20,5 @@ CANARY_LINK_SECONDS = StoredGauge(
     "reach are missing. "
     "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
     ("link",),
-    sql=CanaryRun.link_seconds(),
+    sql=CanaryRun.link_seconds(CanaryRun.Network.XMPP),
 )

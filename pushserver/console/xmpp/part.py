@@ -114,7 +114,6 @@ XMPP = Part(
     list_pages=(
         ListPage(SECTION, "XMPP devices", "devices", "xmpp_bridge.device"),
         ListPage(SECTION, "XMPP apps", "apps", "xmpp_bridge.app"),
-        ListPage(SECTION, "XMPP canary runs", "sync", "xmpp_bridge.canaryrun"),
     ),
     owners=(Device,),
     owner_of=owner_of,

@@ -1,27 +1,62 @@
 """`manage.py canary`: make one round trip through the whole chain and show it. The exit code is 0 if all links hold."""
 
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
 from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from pushserver.console.canary.command import CanaryCommand
-from pushserver.console.canary.waku import canary
+from pushserver.console.canary import waku, xmpp
+from pushserver.console.models import CanaryRun
+
+BROKEN = 1
+DRY_RUN_REMARK = "Dry run: the gateway dropped the push, so its credentials, Apple and Google were not tested."
+CANARIES = {canary.network: canary for canary in (waku.canary, xmpp.canary)}
+# The setting that each canary needs, and what to do without it.
+NEEDED = {
+    "waku": ("WAKU_NODES", "WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`."),
+    "xmpp": (
+        "XMPP_COMPONENT_JID",
+        "XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.",
+    ),
+}
 
 
-class Command(CanaryCommand):
-    help = "Register, query, notify and unregister through the whole chain, and show which link is broken."
-    canary = canary
-    title = "Canary"
-    labels = {  # noqa: RUF012 - a constant
-        "register": "a node takes the registration",
-        "register_answer": "its answer is back",
-        "query": "a node takes the query",
-        "query_answer": "its answer is back",
-        "request": "a node takes the request",
-        "gateway": "the gateway takes the push",
-        "request_answer": "the answer to the request is back",
-        "unregister": "a node takes the unregistering",
-        "unregister_answer": "its answer is back",
-    }
+class Command(BaseCommand):
+    help = "Register, notify and unregister through the whole chain of a network, and show which link is broken."
 
-    def lacks(self) -> str:
-        nodes = "WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`."
-        return "" if settings.WAKU_NODES else nodes
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("network", nargs="?", choices=CANARIES, default="waku")
+
+    def handle(self, *_args: Any, network: str, **_options: Any) -> None:
+        setting, what_to_do = NEEDED[network]
+        if not getattr(settings, setting):
+            raise CommandError(what_to_do)
+        run = CANARIES[network].run()
+        if run is None:
+            raise CommandError("Another run of this canary is under way. Try again in a moment.", returncode=2)
+        show(run, Console())
+        if run.state != CanaryRun.State.PASSED:
+            sys.exit(BROKEN)
+
+
+def show(run: CanaryRun, console: Console) -> None:
+    """Print the links of a round trip with their times."""
+    table = Table(title=f"Canary of {run.get_network_display()}")
+    table.add_column("link")
+    table.add_column("milliseconds", justify="right")
+    for link, milliseconds in run.timings().items():
+        is_broken = link == run.broken_link
+        shown = "[red]broken[/red]" if is_broken else "-" if milliseconds is None else str(milliseconds)
+        table.add_row(run.LINKS[run.network](link).label, shown)
+    console.print(table)
+    if run.state == CanaryRun.State.PASSED:
+        console.print(f"Every link holds. CPU time of the canary itself: {run.work_ms} ms.")
+    else:
+        console.print(f"[bold red]Broken: {run.cause_in_words()}.[/bold red] {escape(run.detail)}")
+    if run.is_dry_run:
+        console.print(DRY_RUN_REMARK)

@@ -439,7 +439,7 @@ async def test_the_canary_comes_back_through_the_server_and_a_wrong_secret_is_re
     fleet, wrong = service.fleet, "not-the-secret"
     await until(lambda: not fleet.rows(OPEN, list(OPEN_STATES)), what="pushes of earlier tests have ended")
     phones = notified_phones(service)
-    canary = manage("canary", "xmpp_canary", stop_order=StopOrder.FRONT)
+    canary = manage("canary", "canary", "xmpp", stop_order=StopOrder.FRONT)
     code, printed = await asyncio.to_thread(fleet.run_to_end, canary)
     assert (code, notified_phones(service)) == (0, phones), printed
     await asyncio.to_thread(fleet.stop, BRIDGE)

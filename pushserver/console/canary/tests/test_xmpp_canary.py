@@ -1,6 +1,7 @@
-"""Canary of the bridge: the diagnosis of a broken round trip, its queued stanzas, its own app, and its runs."""
+"""The canary of XMPP: the diagnosis of a broken round trip, its queued stanzas, its own app, and its runs."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.conf import LazySettings
@@ -8,12 +9,13 @@ from django.core.cache import cache
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from notifications.models import Notification
+from notifications.models import Attempt
 from pushserver.console.canary import xmpp as chain
-from pushserver.console.canary.engine import ChainBroken, Diagnosis
-from pushserver.console.canary.push import Push
-from pushserver.console.canary.xmpp import REGISTER, Cause, Link, Talk, canary, diagnose, diagnose_push, write_command
-from pushserver.console.xmpp.models import CanaryRun
+from pushserver.console.canary.engine import Diagnosis, gateway
+from pushserver.console.canary.xmpp import REGISTER, canary, diagnose, write_command
+from pushserver.console.models import CanaryRun
+from pushserver.console.models import XmppCause as Cause
+from pushserver.console.models import XmppLink as Link
 from tests.rig import rows
 from xmpp_bridge.component import MISSING
 from xmpp_bridge.identity import canary_apps
@@ -51,19 +53,6 @@ def test_names_why_a_stanza_had_no_effect(
     assert diagnose(Link.PUSH, ANSWERED, component="", has_effect=True) is None
 
 
-@pytest.mark.parametrize(
-    ("push", "cause", "detail"),
-    [
-        (Push(), Cause.WORKER, "no worker tries the push"),
-        (Push(has_attempt=True), Cause.GATEWAY, "it does not answer"),
-        (Push(has_attempt=True, outcome="transient", code="http_500"), Cause.GATEWAY, "transient: http_500"),
-    ],
-)
-def test_names_why_a_push_does_not_arrive_at_gorush(push: Push, cause: Cause, detail: str) -> None:
-    assert diagnose_push(push) == Diagnosis(Link.GATEWAY, cause, detail)
-    assert diagnose_push(Push(has_attempt=True, outcome="delivered")) is None
-
-
 # Queued stanzas and the own app ---------------------------------------------------------------------------------------
 
 
@@ -97,7 +86,7 @@ def test_an_answer_from_another_sender_or_to_a_stanza_that_was_not_sent_is_not_r
 
 def of_canary(**fields: str) -> str:
     """Return a registration of the canary."""
-    return write_command("c", REGISTER, FIELDS | fields, account=Talk(SERVICE).account, service=SERVICE)
+    return write_command(REGISTER, FIELDS | fields, account=f"canary-{uuid4().hex}@{SERVICE}")("c")
 
 
 def test_the_canary_alone_registers_in_its_app_and_in_no_other_and_the_others_need_not_name_theirs() -> None:
@@ -125,7 +114,7 @@ def test_the_canary_registers_more_often_than_an_account_may() -> None:
 @pytest.fixture
 def _alone(transactional_db: None, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.XMPP_COMPONENT_JID = SERVICE
-    monkeypatch.setattr("pushserver.console.canary.xmpp.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("pushserver.console.canary.engine.ANSWER_SECONDS", 0.1)
     cache.clear()
 
 
@@ -143,9 +132,9 @@ def test_a_component_that_is_away_breaks_the_first_link_and_leaves_no_rows() -> 
 
 @pytest.mark.usefixtures("_alone")
 def test_a_push_that_no_worker_tries_breaks_the_link_of_the_gateway() -> None:
-    with pytest.raises(ChainBroken) as broken:
-        Talk(SERVICE).wait_for_gateway(Notification.objects.all())
-    assert broken.value.diagnosis == Diagnosis(Link.GATEWAY, Cause.WORKER, "no worker tries the push")
+    link = gateway(Attempt.objects.all)
+    assert link.do() == 0
+    assert link.diagnose() == Diagnosis(Link.GATEWAY, Cause.WORKER, "no worker tries the push")
 
 
 @pytest.mark.usefixtures("_alone")

@@ -1,5 +1,6 @@
-"""The canary without a network: its runs, the traces that a killed one leaves, and the diagnosis of a broken chain."""
+"""The canary of Waku without a network: its runs, the traces that a killed one leaves, and the diagnosis."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -9,11 +10,10 @@ from django.utils import timezone
 
 from embedded.servers.ports import free_port
 from pushserver.console.canary import engine
-from pushserver.console.canary.engine import ChainBroken, Diagnosis
-from pushserver.console.canary.push import Push
-from pushserver.console.canary.waku import canary, links, traces
-from pushserver.console.canary.waku.diagnosis import Cause, Facts, Link, diagnose
-from pushserver.console.waku.models import CanaryRun
+from pushserver.console.canary.engine import Diagnosis, Link
+from pushserver.console.canary.waku import canary, diagnose, mark, remove_traces
+from pushserver.console.models import CanaryRun, WakuLink
+from pushserver.console.models import WakuCause as Cause
 from registrations.models import RegistrationEvent
 from tests.rig import rows
 from tests.rig.conversation import put, say, to_server
@@ -48,15 +48,12 @@ def test_an_unreachable_node_breaks_the_first_link():
 def test_a_broken_chain_is_walked_again_until_it_holds(monkeypatch):
     broken = iter([True, True, False, True])
 
-    def walk(*_arguments):
-        if next(broken):
-            raise ChainBroken(Diagnosis("register", "node"))
-        yield "register", 5
+    def chain(_run):
+        yield Link("register", lambda: 5, lambda: Diagnosis("register", "node") if next(broken) else None)
 
     monkeypatch.setattr(engine, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(links, "walk", walk)
     with capture_logs() as logs:
-        canary.run_until_sound(seconds=60)
+        replace(canary, chain=chain).run_until_sound(seconds=60)
 
     states = CanaryRun.objects.order_by("pk").values_list("state", flat=True)
     assert list(states) == [State.BROKEN, State.BROKEN, State.PASSED]
@@ -71,13 +68,12 @@ def test_a_task_ends_after_its_time_and_the_next_one_goes_on(monkeypatch):
 
 
 @in_database
-def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller(monkeypatch):
-    def fail(*_arguments):
-        raise ZeroDivisionError
+def test_a_fault_of_ours_ends_the_run_and_is_raised_to_the_caller():
+    def chain(_run):
+        yield Link("register", lambda: 1 // 0, lambda: None)
 
-    monkeypatch.setattr(links, "walk", fail)
     with pytest.raises(ZeroDivisionError):
-        canary.run()
+        replace(canary, chain=chain).run()
     assert CanaryRun.objects.get().state == State.INTERRUPTED
 
 
@@ -106,7 +102,7 @@ def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> Non
     run = rows.make_canary_run(state=CanaryRun.State.INTERRUPTED, pseudonym=uuid4())
     rows.make_event(pseudonym=run.pseudonym)
     rows.make_event()
-    traces.remove_traces(now=NOW)
+    remove_traces(now=NOW)
     assert RegistrationEvent.objects.exclude(pseudonym=run.pseudonym).count() == RegistrationEvent.objects.count() == 1
     assert CanaryRun.objects.get().pseudonym is None
 
@@ -115,45 +111,56 @@ def test_events_are_removed_after_their_registration_lost_its_pseudonym() -> Non
 def test_a_late_copy_of_a_message_is_removed_within_the_hour() -> None:
     message = to_server(b"late", MessageType.QUERY, canary_identity())
     [envelope_hash] = put(message)
-    traces.mark(envelope_hash, now=NOW)
-    traces.remove_traces(now=NOW)
+    mark(envelope_hash, now=NOW)
+    remove_traces(now=NOW)
     say(message)
     assert InboundEnvelope.objects.count() == 1
-    traces.remove_traces(now=NOW + timedelta(minutes=59))
+    remove_traces(now=NOW + timedelta(minutes=59))
     assert not InboundEnvelope.objects.exists()
-    traces.remove_traces(now=NOW + timedelta(minutes=61))
+    remove_traces(now=NOW + timedelta(minutes=61))
     assert not CanaryEnvelope.objects.exists()
 
 
 # Diagnosis ------------------------------------------------------------------------------------------------------------
-DECIDED = {"envelope": "processed"}
-PUSHED = {"push": Push(has_attempt=True, outcome="delivered")}
-UNANSWERED = {"push": Push(has_attempt=True)}
-DRAINED = {"push": Push(is_drained=True)}
-REFUSED = {"push": Push(has_attempt=True, outcome="config", code="tls")}
+REGISTER, QUERY, REQUEST = WakuLink.REGISTER_ANSWER, WakuLink.QUERY_ANSWER, WakuLink.REQUEST_ANSWER
+DECIDED = {"state": "processed"}
+DELIVERED = {"outcome": "delivered"}
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("answer", "facts", "link", "cause", "words"),
+    ("answer", "envelope", "attempt", "reply", "link", "cause", "words"),
     [
-        (Link.REGISTER_ANSWER, {}, Link.REGISTER_ANSWER, Cause.BRIDGE, ""),
-        (Link.REQUEST_ANSWER, {}, Link.REQUEST_ANSWER, Cause.BRIDGE, ""),
-        (Link.QUERY_ANSWER, {"envelope": "received"}, Link.QUERY_ANSWER, Cause.WORKER, "inbox"),
-        (Link.QUERY_ANSWER, {"envelope": "pending_key"}, Link.QUERY_ANSWER, Cause.WORKER, "queue keys"),
-        (Link.QUERY_ANSWER, {**DECIDED, "reason": "nothing_found"}, Link.QUERY_ANSWER, Cause.WORKER, "nothing_found"),
-        (Link.REGISTER_ANSWER, {"envelope": "failed"}, Link.REGISTER_ANSWER, Cause.WORKER, "failed"),
-        (Link.REGISTER_ANSWER, DECIDED, Link.REGISTER_ANSWER, Cause.WORKER, "no answer was written"),
-        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "pending"}, Link.REGISTER_ANSWER, Cause.REPLY, "outbox"),
-        (Link.REGISTER_ANSWER, {**DECIDED, "reply": "published"}, Link.REGISTER_ANSWER, Cause.REPLY, "no store has it"),
-        (Link.REQUEST_ANSWER, DECIDED, Link.GATEWAY, Cause.WORKER, "no worker tries"),
-        (Link.REQUEST_ANSWER, {**DECIDED, **DRAINED}, Link.GATEWAY, Cause.WORKER, "an operator stopped"),
-        (Link.REQUEST_ANSWER, {**DECIDED, **UNANSWERED}, Link.GATEWAY, Cause.GATEWAY, "does not answer"),
-        (Link.REQUEST_ANSWER, {**DECIDED, **REFUSED}, Link.GATEWAY, Cause.GATEWAY, "config: tls"),
-        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED}, Link.REQUEST_ANSWER, Cause.WORKER, "no answer was written"),
-        (Link.REQUEST_ANSWER, {**DECIDED, **PUSHED, "reply": "pending"}, Link.REQUEST_ANSWER, Cause.REPLY, "outbox"),
+        (REGISTER, None, None, "", REGISTER, Cause.BRIDGE, ""),
+        (REQUEST, None, None, "", REQUEST, Cause.BRIDGE, ""),
+        (QUERY, {"state": "received"}, None, "", QUERY, Cause.WORKER, "inbox"),
+        (QUERY, {"state": "pending_key"}, None, "", QUERY, Cause.WORKER, "queue keys"),
+        (QUERY, DECIDED | {"reason": "nothing_found"}, None, "", QUERY, Cause.WORKER, "nothing_found"),
+        (REGISTER, {"state": "failed"}, None, "", REGISTER, Cause.WORKER, "failed"),
+        (REGISTER, DECIDED, None, "", REGISTER, Cause.WORKER, "no answer was written"),
+        (REGISTER, DECIDED, None, "pending", REGISTER, Cause.REPLY, "outbox"),
+        (REGISTER, DECIDED, None, "published", REGISTER, Cause.REPLY, "no store has it"),
+        (REQUEST, DECIDED, None, "", WakuLink.GATEWAY, Cause.WORKER, "no worker tries"),
+        (REQUEST, DECIDED, {"outcome": None}, "", WakuLink.GATEWAY, Cause.GATEWAY, "does not answer"),
+        (REQUEST, DECIDED, {"outcome": "config", "code": "tls"}, "", WakuLink.GATEWAY, Cause.GATEWAY, "config: tls"),
+        (REQUEST, DECIDED, DELIVERED, "", REQUEST, Cause.WORKER, "no answer was written"),
+        (REQUEST, DECIDED, DELIVERED, "pending", REQUEST, Cause.REPLY, "outbox"),
     ],
 )
-def test_the_diagnosis_names_the_first_fault_of_the_chain(answer, facts, link, cause, words):
-    found = diagnose(answer, Facts(**facts))
+def test_the_diagnosis_names_the_first_fault_of_the_chain(answer, envelope, attempt, reply, link, cause, words):
+    question = rows.make_envelope(**envelope).hash if envelope else b"unread"
+    if attempt:
+        rows.make_attempt(rows.make_notification(public_key_hash=canary_identity().key_hash), **attempt)
+    if reply:
+        rows.make_reply(envelope_hash=question, state=reply)
+    found = diagnose(answer, question)
     assert (found.link, found.cause) == (link, cause)
     assert words in found.detail
+
+
+@pytest.mark.django_db
+def test_an_operator_who_stopped_delivery_is_named():
+    rows.make_halt("drained", by="ann", reason="x")
+    question = rows.make_envelope(**DECIDED).hash
+    operator = ("gateway", "worker", "an operator stopped delivery: no push is tried")
+    assert diagnose(WakuLink.REQUEST_ANSWER, question) == operator
