@@ -62,7 +62,7 @@ def test_a_recipe_runs_and_what_it_names_exists_with_good_values_of_settings(
     called = [(rehearsal.block.name, call) for rehearsal in rehearsals for call in rehearsal.calls]
     assert [f"{name}: {fault}" for name, call in called for fault in faults(call)] == []
     given = {name: value for rehearsal in rehearsals for name, value in rehearsal.variables.items() if name in SETTINGS}
-    assert not given or problems(given, tmp_path) == []
+    assert not given or problems("web", given, tmp_path) == []
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES if blocks(page)])
