@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
@@ -91,8 +92,11 @@ def test_overview_and_page_of_a_user_show_what_became_of_pushes_beyond_a_limit_a
 
     found = {row[0]: row[1:] for row in overview(admin_client)}
     assert found == {f"Merged{MERGED[6:]}: {words}": [str(merged)] * 3, f"Arrived{WAKE_UP[7:]}: {words}": ["1"] * 3}
-    of_user = {row[0]: row[1] for row in beyond_on(admin_client, USER_PAGE, "Beyond limits</h2>")}
-    assert of_user == {f"{MERGED}: {words}": str(merged), f"{WAKE_UP}: {words}": "1"}
+    details = [row[2] for row in beyond_on(admin_client, f"{USER_PAGE}?show=merged", "What happened</h2>")]
+    pushes = "1 push" if merged == 1 else f"{merged} pushes"
+    assert [detail for detail in details if detail.startswith(f"{MERGED}: {words}: {pushes} on 20")]
+    details = [row[2] for row in beyond_on(admin_client, f"{USER_PAGE}?show=delivered", "What happened</h2>")]
+    assert [detail for detail in details if detail.startswith(f"{WAKE_UP}: {words}: 1 push on 20")]
 
 
 def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_refused(
@@ -109,7 +113,7 @@ def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_
     settings.MAX_OPEN_PER_ROUTE, settings.MAX_OPEN_NOTIFICATIONS = 10_000, 1
     say(request(push(), message_id=b"another"), process=process)
     assert ["Refused with an error: the queue of its app was full", "1", "1", "1"] in overview(admin_client)
-    assert "refused with an error: the queue of its app was full 1" in words_of(admin_client, USER_PAGE)
+    assert "refused with an error: the queue of its app was full: 1 push on" in words_of(admin_client, USER_PAGE)
 
 
 def test_the_timeline_of_each_push_beyond_a_limit_shows_what_became_of_it(
@@ -148,13 +152,15 @@ def test_limits_of_a_bridge_are_shown_in_its_words_and_those_of_another_version_
         "Refused with an error: more than 6 calls a minute to one phone",
         "Eclipsed: moon_phase",
     }
-    assert "eclipsed: moon_phase 1 phone" in words_of(admin_client, USER_PAGE)
+    assert "eclipsed: moon_phase: 1 push on" in words_of(admin_client, USER_PAGE)
 
 
 def test_only_people_who_may_view_notifications_see_the_limits_of_a_user(settings: LazySettings) -> None:
     settings.ROUTE_LIMITS = SHORT
     flood(4)
-    assert "Beyond limits" not in words_of(allowed_to("view_registration"), USER_PAGE)
+    assert "one address" in words_of(allowed_to("view_registration", "view_notification"), USER_PAGE)
+    User.objects.all().delete()
+    assert "one address" not in words_of(allowed_to("view_registration"), USER_PAGE)
 
 
 # The counter ----------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_l
 
     find(visitor, chat_key(PUBLIC_KEY))
     expect(visitor).to_have_url(re.compile(f"/admin/users/{HEROINE.hex()}/$"))
-    visitor.get_by_role("region", name="Newest notifications").get_by_role("link").first.click()
+    visitor.get_by_role("region", name="What happened").get_by_role("link").first.click()
     expect(visitor.locator("#timeline")).to_contain_text("Attempt 2: delivered")
 
     visitor.get_by_role("link", name="User", exact=True).click()

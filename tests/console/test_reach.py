@@ -43,6 +43,9 @@ def operate(client: Client, row: Model, name: str, why: str) -> None:
 
 
 def staff_actions_on(client: Client, page: str) -> str:
+    if page == USER_PAGE:
+        html = client.get(f"{page}?show=staff").content.decode()
+        return html.partition("What happened</h2>")[2].partition("</table>")[0]
     return client.get(page).content.decode().partition('id="staff-actions"')[2].partition("</ul>")[0]
 
 

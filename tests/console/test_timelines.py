@@ -335,11 +335,14 @@ def decisions_shown(client: Client) -> list[tuple[str, str]]:
     """Return the decisions on the user's page, newest first, each with its reason. Nothing secret may be on it."""
     html = client.get(f"/admin/users/{CLIENT.key_hash.hex()}/").content.decode()
     assert not [secret for secret in SECRETS if secret in html]
-    section = html.partition("Suppressed, refused or merged</h2>")[2].partition("</section>")[0]
-    for url in re.findall(r'href="(/admin/timelines/requests/[^"]+)"', section):
+    feed = html.partition("What happened</h2>")[2].partition("</section>")[0]
+    found = re.findall(
+        r'data-label="What">(.*?)</td><td data-label="Detail">(.*?)<a href="([^"]*/requests/[^"]+)"', feed
+    )
+    for *_, url in found:
         assert client.get(url).status_code == 200
-    rows = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", section)]
-    return [(re.sub("<[^>]+>", "", row[0]), unescape(row[1])) for row in rows if row[0] != "Decision"]
+    types = r" (Message|Mention|Request to join community|Type \d+)\.$"
+    return [(re.sub("<[^>]+>", "", word), re.sub(types, "", unescape(why).strip())) for word, why, _ in found]
 
 
 def test_the_page_of_a_user_shows_what_was_suppressed_refused_or_merged(

@@ -1,14 +1,16 @@
 """Lists of requests, notifications and attempts in the console: which of them are stuck, since when, and for whom."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 
 from kit.db.partitions import UNDER_WAY
 from notifications import reports
@@ -25,8 +27,11 @@ from pushserver.console.notifications.operations import (
 from pushserver.console.registrations.admin import KEY_HASH_BYTES, RegistrationAdmin, route_url
 from pushserver.console.toolkit.columns import (
     NOTHING,
+    SHORT_DIGITS,
     age,
+    as_digits,
     full_hash,
+    hex_of,
     link,
     milliseconds,
     moment,
@@ -38,6 +43,7 @@ from pushserver.console.toolkit.columns import (
     yes_no,
 )
 from pushserver.console.toolkit.facts import FactAdmin, FactInline
+from pushserver.console.toolkit.labels import label
 from pushserver.console.toolkit.lists import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import spellings
@@ -50,6 +56,8 @@ PUSH_CONTENT = ("dedup_key", "collapse_id", "chat_id", "message", "wake")
 STUCK_AFTER = timedelta(minutes=1)
 # A search for an installation id finds the notifications of this number of its newest owners. It has one, as a rule.
 MAX_OWNERS = 1000
+# The outcome of a request is read from this number of its notifications.
+MAX_STATES = 100
 State = Notification.State
 # Of notifications, and of requests.
 OPEN_STATES = {*WAITING, State.IN_FLIGHT, NotificationRequest.State.WAITING}
@@ -128,6 +136,8 @@ class NotificationRequestAdmin(FactAdmin):
         link(lambda request: request_timeline_url(request.pk), "timeline"),
         word("bridge", "bridge"),
         short_hash("message_id", "Status message"),
+        "recipient",
+        "outcome",
         state("state"),
         number("notification_count", "notifications"),
         age("received_at"),
@@ -156,6 +166,21 @@ class NotificationRequestAdmin(FactAdmin):
     search_hashes = (("request_key", ID_BYTES), ("message_id", ID_BYTES))
     unread = ("reply_address", "names")
 
+    @admin.display(description="recipient")
+    def recipient(self, request: Any) -> str:
+        """Return the recipient of the first notification, with a link to the page of the user."""
+        if not request.recipient_hash:
+            return NOTHING
+        digits = hex_of(request.recipient_hash)
+        return format_html('<a href="{}">{}</a>', reverse("user", args=[digits]), as_digits(digits[:SHORT_DIGITS]))
+
+    @admin.display(description="outcome")
+    def outcome(self, request: Any) -> str:
+        """Return the states of the notifications, and the verdicts on what has no row, each with its number."""
+        found = Counter([*request.states, *(one.verdict.value for one in reports.unpack(request.decided))])
+        words = ((label(word), f" {number}" if number > 1 else "") for word, number in found.items())
+        return format_html_join(" ", "{}{}", words) or NOTHING
+
     @admin.display(description="verdicts, by position in the request")
     def decided_at_once(self, request: NotificationRequest) -> str:
         """Return the verdicts of notifications without a row, each with its positions, counted from 0."""
@@ -165,12 +190,21 @@ class NotificationRequestAdmin(FactAdmin):
         return "; ".join(f"{verdict}: {', '.join(map(str, own))}" for verdict, own in places.items()) or NOTHING
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return the requests with the number of their notifications.
+        """Return the requests with the number of their notifications, the recipient of the first, and their states.
 
-        The number is counted for each row shown: a join would count the whole table first.
+        They are read for each row shown: a join would read the whole table first.
         """
-        own = Notification.objects.filter(request=OuterRef("pk")).order_by().values("request")
-        return super().get_queryset(request).annotate(notification_count=Subquery(own.values(count=Count("pk"))))
+        own = Notification.objects.filter(request=OuterRef("pk"))
+        by_position = own.order_by("position")
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(
+                notification_count=Subquery(own.order_by().values("request").values(count=Count("pk"))),
+                recipient_hash=Subquery(by_position.values("public_key_hash")[:1]),
+                states=ArraySubquery(by_position.values("state")[:MAX_STATES]),
+            )
+        )
 
 
 class AttemptInline(FactInline):

@@ -63,11 +63,8 @@ NO_SUCH_NOTIFICATION = "There is no such notification, or it was deleted after i
 
 # The page of a user ---------------------------------------------------------------------------------------------------
 NO_INSTALLATIONS = "None: nobody registered with this key, or the user was forgotten."
-NO_NOTIFICATIONS = "None: no notification to this user is kept."
-NO_DECIDED = "None: every push that was asked for this user is among the notifications."
-NO_BEYOND = "None: no push to this user was beyond a limit."
+NOTHING_HAPPENED = "None: nothing of this kind is kept about this user."
 NO_GRANTS = "None: no server may push through these installations."
-NO_EVENTS = "None: there is no history of an unregistered installation."
 FORGET_EFFECT = "Removed for good: {traces}. This cannot be undone."
 FORGET_EFFECTS = (
     "Senders get the answer that nobody is registered. A push that is being sent at this moment may still arrive.",

@@ -71,13 +71,17 @@ def reach_of_route(route: Route) -> FirstLine:
 
 
 def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
-    """Return the log entries by which operators disabled the routes of these rows."""
-    disabled = {name: route for name, route in routes.items() if route and route.disabled_reason == BY_OPERATOR}
-    since = min((route.disabled_at for route in disabled.values() if route.disabled_at), default=None)
-    if since is None:
+    """Return the log entries by which operators disabled the routes of these rows: those of the same moment."""
+    at = {
+        name: route.disabled_at
+        for name, route in routes.items()
+        if route and route.disabled_at and route.disabled_reason == BY_OPERATOR
+    }
+    if not at:
         return {}
-    entries = changes_of(model, disabled, since=since - A_MOMENT)
-    return {str(entry.object_id): entry for entry in entries if entry.change_message.startswith("Disabled")}
+    entries = changes_of(model, at, since=min(at.values()) - A_MOMENT)
+    near = (entry for entry in entries if abs(entry.action_time - at[str(entry.object_id)]) < A_MOMENT)
+    return {str(entry.object_id): entry for entry in near}
 
 
 def _of_registration(registration: Registration, entry: LogEntry | None, halted: Halted) -> FirstLine:
