@@ -6,9 +6,8 @@ from pushserver.console.health.health import healthz, readyz
 from pushserver.console.pages.alerts import choose_level, send_test, show_alerts
 from pushserver.console.pages.documentation import show_documentation
 from pushserver.console.pages.drain import change_drain, show_drain
-from pushserver.console.pages.find import find, found
+from pushserver.console.pages.find import find, found, search_facts
 from pushserver.console.pages.peers import peer_urls
-from pushserver.console.pages.search import search_facts
 from pushserver.console.pages.second_factor import set_up
 from pushserver.console.pages.timeline import show_request_timeline, show_timeline
 from pushserver.console.pages.user import forget_user, show_user

@@ -15,7 +15,7 @@ from notifications.models import AnsweredRequest
 from pushserver.console.notifications.admin import request_timeline_url
 from pushserver.console.pages.find import hits_for
 from pushserver.models import AccessRecord
-from tests.console.reading import HEROINE, PUBLIC_KEY, USER_PAGE, allowed_to, end_of, find
+from tests.console.reading import HEROINE, PUBLIC_KEY, USER_PAGE, allowed_to, end_of, find, staff
 from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash
 from xmpp_bridge.identity import client_keys, issue
@@ -36,6 +36,7 @@ def short_form(key: bytes) -> str:
 UNCOMPRESSED = PublicKey(PUBLIC_KEY).format(compressed=False)
 KEYS = [chat_key(PUBLIC_KEY), f"0x{UNCOMPRESSED.hex()}", PUBLIC_KEY.hex(), f"0x{PUBLIC_KEY.hex()}"]
 SHORT = short_form(PUBLIC_KEY)
+RUNBOOK = "/admin/documentation/runbooks/PushServerAnswersOverdue/"
 LINKS = [f"https://status.app/u/CwSACgYKBEpvaG4D#{SHORT}", f"status.app/u#{SHORT}", f"https://status.app/u/{SHORT}"]
 
 
@@ -113,6 +114,52 @@ def test_a_term_that_leads_nowhere_is_told_so_and_not_repeated(
         html = response.content.decode()
         assert (response.status_code, end_of(response), answer in html) == (200, "/admin/find/", True), term
         assert len(term) < 6 or term not in html
+
+
+@pytest.mark.parametrize(
+    ("term", "hit", "url"),
+    [
+        ("stop all pushes", "How do I stop all pushes, or those of one app?", "/admin/documentation/console/#operator"),
+        ("DELIVERY_LEASE_SECONDS", "", "/admin/documentation/settings/"),
+        ("answers overdue", "", ""),
+        ("PushServerAnswersOverdue", "Senders are not answered", "/admin/documentation/runbooks/PushServerAnswers"),
+        ("second factors", "Second factors", "/admin/otp_totp/totpdevice/"),
+        ("time to live", "Delivery: ", "/admin/documentation/delivery/#"),
+    ],
+)
+def test_words_lead_to_pages_questions_runbooks_and_settings(
+    admin_client: Client, term: str, hit: str, url: str
+) -> None:
+    response = admin_client.post("/admin/find/", {"q": term})
+    if response.status_code == 302:
+        assert response["Location"].startswith(url)
+        assert "found" not in response["Location"]
+        return
+    shown = response.content.decode().partition('id="hits"')[2].partition("</ul>")[0]
+    assert hit in shown
+    assert f'href="{url}' in shown
+    assert response.content.decode().count(f'"{term}"') == 0
+
+
+def test_words_lead_to_no_page_that_the_role_may_not_open() -> None:
+    links = [
+        client.post("/admin/find/", {"q": "accounts"}).content.decode() for client in map(staff, ("support", "admin"))
+    ]
+    assert ['<a href="/admin/auth/user/">Accounts</a>' in html.partition('id="hits"')[2] for html in links] == [
+        False,
+        True,
+    ]
+
+
+def test_the_documentation_has_a_search_and_its_runbooks_have_the_sentences_of_their_alerts() -> None:
+    support = staff("support")
+    html = support.get("/admin/documentation/").content.decode().partition('id="content"')[2]
+    assert 'action="/admin/find/"' in html
+    assert ">Senders are not answered</a> <code>PushServerAnswersOverdue</code>" in html
+    assert re.search(
+        r"<h1[^>]*>.*Senders are not answered", words_page := support.get(RUNBOOK).content.decode(), re.DOTALL
+    )
+    assert "Runbook of <code>PushServerAnswersOverdue</code>" in words_page
 
 
 # Forms of a chat key, the number of lost digits, and the number that the page reports.

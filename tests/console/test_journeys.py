@@ -85,6 +85,23 @@ def test_from_a_chat_key_which_no_address_shows_to_the_timeline_and_to_what_is_l
     assert not [address for address in addresses if chat_key(PUBLIC_KEY)[4:40] in address]
 
 
+def test_the_slash_leads_to_the_search_and_the_answer_for_the_user_is_copied_with_a_button(visitor: Page) -> None:
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    notification = rows.make_delivered(HEROINE)
+    log_in(visitor, "support")
+    visitor.goto(f"/admin/timelines/{notification.pk}/")
+    visitor.keyboard.press("/")
+    box = visitor.get_by_role("textbox", name="Find a user").first
+    expect(box).to_be_focused()
+    visitor.keyboard.type("a/b")
+    expect(box).to_have_value("a/b")
+
+    text = visitor.locator("#answer").inner_text()
+    visitor.get_by_role("button", name="Copy the answer").click()
+    expect(visitor.locator("#copied")).to_have_text("Copied.")
+    assert visitor.evaluate("navigator.clipboard.readText()") == text
+
+
 @pytest.mark.usefixtures("alive", "eager")
 def test_after_the_end_of_a_session_a_form_does_nothing_and_the_login_leads_back(visitor: Page) -> None:
     registration = rows.make_registration()

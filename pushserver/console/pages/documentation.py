@@ -1,6 +1,7 @@
-"""Documentation inside of the console: the pages of `docs/` of this version of the server."""
+"""Documentation inside of the console: the pages of `docs/` of this version of the server, and a search of them."""
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from posixpath import normpath
@@ -41,14 +42,33 @@ FIRST = (
 )
 _PAGE = re.compile(rf"(({DECISIONS}|{INSTALLATION}|{MONITORING}|{RUNBOOKS})/)?[A-Za-z0-9-]+")
 _ELSEWHERE = re.compile(r"[a-z]+:|/")
+_HEADING = re.compile(r"#+ (.+)")
+_SETTING = re.compile(r"\| `([A-Z][A-Z_0-9]+)` \|")
+# A row of the index: a question and the link to its answer, or the link to a runbook and the sentence of its alert.
+_QUESTION = re.compile(r"\| ([^…|\[]+\?) \| \[[^\]]+\]\(([^)]+)\)")
+_RUNBOOK = re.compile(rf"\| \[\w+\]\(({RUNBOOKS}/\w+)\.md\) \| ([^|]+) \|")
+MAX_FOUND = 20
 
 
 class Page(NamedTuple):
-    """A page of the documentation: its name in addresses, its heading, and its HTML without the heading."""
+    """A page of the documentation: its name in addresses, its heading, and its HTML without the heading.
+
+    The heading of a runbook is the sentence that its alert says; ``alert`` is the name of the alert or indicator.
+    """
 
     name: str
     title: str
     html: SafeString
+    alert: str = ""
+
+
+class Passage(NamedTuple):
+    """A part of the documentation that a search can find: a section, a question of the index, or a setting."""
+
+    kind: str
+    title: str
+    url: str
+    text: str  # in lower case
 
 
 @require_safe
@@ -85,12 +105,25 @@ def read_page(name: str) -> Page | None:
     if not _PAGE.fullmatch(name) or not file.is_file():
         return None
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = renderer.parse(file.read_text(encoding="utf-8"))
+    tokens = renderer.parse(_source(name))
     title = tokens[1].content if tokens and tokens[0].type == "heading_open" else name
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         _prepare(token, following, name)
     html = renderer.renderer.render(tokens[3:], renderer.options, {})
-    return Page(name, title.replace("`", ""), mark_safe(html))  # noqa: S308 - from our own files, without their HTML
+    alert = title if name in _alerts() else ""
+    title = _alerts().get(name, title.replace("`", ""))
+    return Page(name, title, mark_safe(html), alert)  # noqa: S308 - from our own files, without their HTML
+
+
+@lru_cache
+def _alerts() -> dict[str, str]:
+    """Return the sentence of each runbook, which the index has."""
+    return {name: sentence.replace("`", "") for name, sentence in _RUNBOOK.findall(_source("README"))}
+
+
+def _source(name: str) -> str:
+    file = FOLDER / f"{name}.md"
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _prepare(token: Token, following: Token | None, name: str) -> None:
@@ -99,6 +132,44 @@ def _prepare(token: Token, following: Token | None, name: str) -> None:
     for child in token.children or []:
         if child.type == "link_open":
             child.attrSet("href", _address(str(child.attrGet("href")), name))
+
+
+def found_passages(words: Sequence[str]) -> list[Passage]:
+    """Return the passages with all these words, which are in lower case. Those with most in the title come first."""
+    found = [passage for passage in _passages() if all(word in passage.text for word in words)]
+    return sorted(found, key=lambda passage: -sum(word in passage.title.lower() for word in words))[:MAX_FOUND]
+
+
+@lru_cache
+def _passages() -> list[Passage]:
+    """Return all passages, as they stand in the files. Of the index these are its questions."""
+    pages = [page for _, part in contents() for page in part if page.name != "README"]
+    questions = [
+        Passage("question", question, url, question.lower())
+        for question, target in _QUESTION.findall(_source("README"))
+        if not (url := _address(target, "README")).endswith(reverse("documentation_list"))
+    ]
+    return [*questions, *(passage for page in pages for passage in _passages_of(page))]
+
+
+def _passages_of(page: Page) -> Iterator[Passage]:
+    """Yield the sections of a page, each with its heading, and each row about a setting."""
+    kind = "runbook" if page.alert else "documentation"
+    address = reverse("documentation", args=[page.name])
+    url, title, is_code = address, f"{page.title} ({page.alert})" if page.alert else page.title, False
+    lines = [title]
+    for line in _source(page.name).partition("\n")[2].splitlines():
+        is_code ^= line.startswith("```")
+        setting = _SETTING.match(line)
+        if setting:
+            yield Passage("setting", setting[1], url, line.lower())
+        elif not is_code and (heading := _HEADING.match(line)):
+            yield Passage(kind, title, url, "\n".join(lines).lower())
+            title, url = f"{page.title}: {heading[1].replace('`', '')}", f"{address}#{slugify(heading[1])}"
+            lines = [title]
+        else:
+            lines.append(line)
+    yield Passage(kind, title, url, "\n".join(lines).lower())
 
 
 def _address(target: str, name: str) -> str:

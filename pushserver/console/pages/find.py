@@ -1,37 +1,64 @@
-"""The search box of every page: it leads from a reported key, hash, id or number to its user or notification.
+"""The search boxes: one on every page, for everything, and one on each list.
 
-As in `search`, a chat key arrives in the body of a POST, and only its hash is used after that. A secret of a bridge is
-replaced by an id in the same way. Every look-up has an index, and ends after a few rows.
+The box of every page leads from a reported key, hash, id or number to its user or notification, and from words to
+pages, runbooks, settings and the documentation. A chat key identifies a person. It arrives in the body of a POST, is
+hashed here, and is neither stored nor logged. The URL, and everything that keeps it, has the hash. In the same way a
+bridge replaces a secret by the id of its owner. A term of no known form may be a mistyped chat key, so it stands in no
+URL, and is repeated nowhere. Every look-up has an index, and ends after a few rows.
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
+from django.apps import apps
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import NotRegistered
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
+from unfold.sites import UnfoldAdminSite
 
+from kit.display import counted
 from notifications.models import Notification, NotificationRequest
 from pushserver.console.notifications.admin import ID_BYTES, request_timeline_url, timeline_url, type_name
-from pushserver.console.pages.labels import NOT_UNDERSTOOD, NOTHING_FOUND
+from pushserver.console.pages.documentation import found_passages
+from pushserver.console.pages.labels import KEY_CUT_OFF, NOT_UNDERSTOOD, NOTHING_FOUND
 from pushserver.console.pages.links import user_url
 from pushserver.console.pages.menu import ENVELOPES, NOTIFICATIONS, USERS, may_find
-from pushserver.console.pages.search import NotUnderstoodError, for_url
 from pushserver.console.part import Found
 from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import KEY_HASH_BYTES
 from pushserver.console.toolkit.columns import SHORT_DIGITS, hex_of
-from pushserver.console.toolkit.search import KEY_HASH_DIGITS, by_hash, hash_digits, is_id, is_number, spellings
+from pushserver.console.toolkit.facts import FactAdmin
+from pushserver.console.toolkit.lists import NEWER, OLDER
+from pushserver.console.toolkit.search import (
+    KEY_HASH_DIGITS,
+    SHORT_ID_DIGITS,
+    by_hash,
+    hash_digits,
+    is_id,
+    is_number,
+    is_word,
+    spellings,
+)
 from pushserver.console.waku.admin import envelope_url
+from pushserver.console.waku.chat_keys import parse_chat_key
 from pushserver.demonstration import people
 from registrations.models import Registration, TopicKey
+from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash as chat_key_hash
 from waku_bridge.models import InboundEnvelope
 
 MAX_HITS = 20
+# Words of a search for pages and documents. Shorter ones are everywhere.
+_TEXT = re.compile(r"(?!zQ3|0x)[\w.'/-]{3,40}( +[\w.'/-]{2,40}){0,9}")
+
+# The box of every page ------------------------------------------------------------------------------------------------
 
 
 @sensitive_post_parameters("q")
@@ -47,6 +74,8 @@ def find(request: HttpRequest) -> HttpResponse:
     try:
         term = found_by(request.POST.get("q", "").strip())
     except NotUnderstoodError as error:
+        if texts := found_texts(request, request.POST.get("q", "").strip()):
+            return _choice(request, texts)
         messages.error(request, str(error))
         return HttpResponseRedirect(reverse("find"))
     return HttpResponseRedirect(reverse("found", args=[term]))
@@ -63,11 +92,31 @@ def found(request: HttpRequest, term: str) -> HttpResponse:
     if not hits:
         messages.warning(request, NOTHING_FOUND)
         return HttpResponseRedirect(reverse("find"))
+    return _choice(request, hits)
+
+
+def _choice(request: HttpRequest, hits: Sequence[Found]) -> HttpResponse:
+    """Redirect to a single hit, or show a choice of several. It does not repeat the term."""
     if len(hits) == 1:
         return HttpResponseRedirect(hits[0].url)
     context = {**admin.site.each_context(request), "title": "Found", "hits": hits, "is_cut": len(hits) >= MAX_HITS}
     context |= {"terms": [words for part in parts() for words in part.search_terms]}
     return TemplateResponse(request, "console/find.html", context)
+
+
+def found_texts(request: HttpRequest, term: str) -> list[Found]:
+    """Return the pages of the menu and the passages of the documentation with all these words."""
+    if not _TEXT.fullmatch(term):
+        return []
+    words, site = term.lower().split(), cast(UnfoldAdminSite, admin.site)
+    items = [item for section in site.get_sidebar_list(request) for item in section["items"]]
+    pages = [
+        Found("page", item["title"], item["link"], "")
+        for item in items
+        if item["has_permission"] and all(word in item["title"].lower() for word in words)
+    ]
+    texts = [Found(passage.kind, passage.title, passage.url, "") for passage in found_passages(words)]
+    return [*pages, *texts][:MAX_HITS]
 
 
 def _refuse_who_may_see_nothing(request: HttpRequest) -> None:
@@ -172,3 +221,119 @@ def _of_requests(requests: Iterable[tuple[int, bytes]]) -> Iterator[Found]:
     for request_id, name in names.items():
         alone = Found("request", hex_of(name)[:SHORT_DIGITS], request_timeline_url(request_id), NOTIFICATIONS)
         yield from hits.get(request_id, [alone])
+
+
+# The box of a list, and the forms of a term ---------------------------------------------------------------------------
+
+# https://status.app/u/CwSACgYKBEpvaG4D#zQ3sh…, https://join.status.im/u/0x04…
+_PROFILE_LINK = re.compile(
+    r"(https?://)?(www\.)?(status\.app|join\.status\.im)/u/?([^\s#]*#)?(?P<key>(zQ3|0x|0[234])\w+)", re.IGNORECASE
+)
+
+# Length of a chat key by its first characters: both hexadecimal forms, and the short form of Status.
+_LENGTHS = {"04": 130, "02": 66, "03": 66, "zQ3sh": 49}
+# Digits that a badly copied key lacks at most. A term that lacks more is no key.
+MAX_MISSING = 12
+_HEX = re.compile("[0-9a-fA-F]+")
+# The hashes that can be searched for, with their sizes in bytes.
+_HASHES: tuple[tuple[type[Model], str, int], ...] = (
+    (Registration, "public_key_hash", KEY_HASH_BYTES),
+    (Notification, "public_key_hash", KEY_HASH_BYTES),
+    (NotificationRequest, "message_id", ID_BYTES),
+    (NotificationRequest, "request_key", ID_BYTES),
+    (InboundEnvelope, "hash", ID_BYTES),
+)
+
+
+class NotUnderstoodError(Exception):
+    """A term has no known form. The error does not repeat the term, because it may be a mistyped chat key."""
+
+    def __init__(self, words: str = NOT_UNDERSTOOD) -> None:
+        super().__init__(words)
+
+
+@sensitive_post_parameters("q")
+@require_POST
+def search_facts(request: HttpRequest, app_label: str, model_name: str) -> HttpResponse:
+    """Redirect a search to its list, with hashes in place of chat keys."""
+    facts = _admin_of(app_label, model_name)
+    if not facts.has_view_permission(request):
+        raise PermissionDenied
+    query = request.GET.copy()
+    for outdated in ("q", OLDER, NEWER, "e"):  # the term, the page, and the error flag of the list
+        query.pop(outdated, None)
+    try:
+        terms = [_searched(term, facts) for term in request.POST.get("q", "").split()]
+    except NotUnderstoodError as error:
+        messages.error(request, str(error))
+    else:
+        query.update({"q": " ".join(terms)} if terms else {})
+    changelist = reverse(f"admin:{app_label}_{model_name}_changelist")
+    return HttpResponseRedirect(f"{changelist}?{query.urlencode()}")
+
+
+def _searched(term: str, facts: FactAdmin) -> str:
+    return term if facts.takes_words and is_word(term) and not term.startswith("zQ3") else for_url(term)
+
+
+def for_url(term: str) -> str:
+    """Return the hash of a chat key, the id that a bridge has in place of a secret, or else the term itself.
+
+    Raises NotUnderstoodError for anything else.
+    """
+    try:
+        return chat_key_hash(parse_chat_key(_key_in(term))).hex()
+    except BadPublicKey:
+        pass
+    missing = missing_of_a_chat_key(term)
+    if missing and not _is_known(hash_digits(term)):
+        count = counted(missing, "digit")
+        raise NotUnderstoodError(KEY_CUT_OFF.format(missing=count))
+    if is_id(term) or (hash_digits(term) and not _looks_like_part_of_a_chat_key(term)):
+        return term
+    for part in parts():
+        if found := part.searchable(term):
+            return found
+    raise NotUnderstoodError
+
+
+def missing_of_a_chat_key(term: str) -> int:
+    """Return the number of digits that a term lacks to be a chat key, or 0 if it does not look like one."""
+    digits = term.removeprefix("0x")
+    length = next((length for begin, length in _LENGTHS.items() if digits.startswith(begin)), 0)
+    is_hex = _HEX.fullmatch(digits) is not None
+    missing = length - len(digits)
+    return missing if 0 < missing <= MAX_MISSING and (is_hex or digits.startswith("zQ3sh")) else 0
+
+
+def _is_known(digits: str) -> bool:
+    """Return whether a stored hash begins with these digits. A hash may begin like a chat key."""
+    # One query per column, because each column has its own index.
+    return bool(digits) and any(
+        model._default_manager.filter(by_hash(digits, ((column, size_bytes),))).exists()  # noqa: SLF001 - documented
+        for model, column, size_bytes in _HASHES
+        if len(digits) <= 2 * size_bytes  # a longer term would make no condition
+    )
+
+
+def _key_in(term: str) -> str:
+    """Return the chat key of a link to a profile, or the term itself.
+
+    Newer links have the key after `#`, and a description of the user before it. Older links end with the key.
+    """
+    link = _PROFILE_LINK.fullmatch(term)
+    return link["key"] if link else term
+
+
+def _looks_like_part_of_a_chat_key(term: str) -> bool:
+    return term.startswith("0x04") and len(term) - 2 not in {SHORT_ID_DIGITS, KEY_HASH_DIGITS}
+
+
+def _admin_of(app_label: str, model_name: str) -> FactAdmin:
+    try:
+        found = admin.site.get_model_admin(apps.get_model(app_label, model_name))
+    except (LookupError, NotRegistered):
+        raise Http404 from None
+    if not isinstance(found, FactAdmin):
+        raise Http404
+    return found

@@ -1,7 +1,7 @@
 """Search terms of a list, turned into conditions that an index can answer.
 
 A hash is found by its first digits, and an id as a whole. A chat key must not appear in the address bar, so it never
-arrives here: `pushserver.console.pages.search` turns it into its hash first.
+arrives here: `pushserver.console.pages.find` turns it into its hash first.
 """
 
 import re

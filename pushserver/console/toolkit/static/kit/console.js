@@ -27,6 +27,16 @@ function followFilters() {
   sheet.addEventListener("keydown", (event) => event.key === "Escape" && opener.focus());
 }
 
+// The slash leads to the search box, except where somebody types.
+function focusSearch(event) {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const box = [...document.querySelectorAll(".find-box input[name=q]")].find((input) => input.offsetParent);
+  if (!box) return;
+  event.preventDefault();
+  box.focus();
+}
+
 // Without a clipboard (plain http) the text is only selected, and the operator copies it.
 async function copy(button) {
   const source = document.getElementById(button.dataset.copies);
@@ -74,4 +84,5 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   }
   followFilters();
+  document.addEventListener("keydown", focusSearch);
 });
