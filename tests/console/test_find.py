@@ -120,8 +120,7 @@ def test_a_term_that_leads_nowhere_is_told_so_and_not_repeated(
     ("term", "hit", "url"),
     [
         ("stop all pushes", "How do I stop all pushes, or those of one app?", "/admin/documentation/console/#operator"),
-        ("DELIVERY_LEASE_SECONDS", "", "/admin/documentation/settings/"),
-        ("answers overdue", "", ""),
+        ("NOTIFICATION_TTL_SECONDS", "NOTIFICATION_TTL_SECONDS", "/admin/documentation/settings/"),
         ("PushServerAnswersOverdue", "Senders are not answered", "/admin/documentation/runbooks/PushServerAnswers"),
         ("second factors", "Second factors", "/admin/otp_totp/totpdevice/"),
         ("time to live", "Delivery: ", "/admin/documentation/delivery/#"),

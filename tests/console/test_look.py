@@ -173,11 +173,11 @@ def assert_the_rest_of_a_user_is_there_on_demand(page: Page) -> None:
         rows.make_notification(route=registration.route, **own)
     page.goto(f"/admin/users/{HEROINE.hex()}/")
     assert page.evaluate("document.documentElement.scrollHeight") < MAX_USER_HEIGHT
-    events = page.get_by_role("region", name="Registration events")
-    expect(events).to_have_count(0)
-    page.locator("section", has=page.get_by_role("heading", name="Registration events")).locator("summary").focus()
+    older = page.get_by_role("region", name="What happened, older")
+    expect(older).to_have_count(0)
+    page.locator("section", has=page.get_by_role("heading", name="What happened")).locator("summary").focus()
     page.keyboard.press("Enter")
-    expect(events).to_be_visible()
+    expect(older).to_be_visible()
 
 
 # Without a mouse -----------------------------------------------------------------------------------------------------

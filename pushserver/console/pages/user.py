@@ -48,7 +48,7 @@ from registrations.models import Grant, Registration, RegistrationEvent, TopicKe
 # Limit of rows of each table, so that a client with thousands of installations does not make this page slow.
 MAX_ROWS = 50
 # The list is chosen from this many rows of each table.
-MAX_READ = 200
+MAX_READ = 100
 # Rows that are shown without a click, on a phone as well.
 OPEN_LINES, OPEN_INSTALLATIONS, OPEN_ENTRIES = 5, 3, 10
 DAYS, MAX_COUNTED = 30, 2000
@@ -107,7 +107,7 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
         "installations": _installations(registrations),
         "days": _days(key_hash) if request.user.has_perm(NOTIFICATIONS) else None,
         "show": show,
-        "groups": Counter(entry.group for entry in entries),
+        "groups": dict(Counter(entry.group for entry in entries)),
         "feed": _feed(request.user, [entry for entry in entries if show in {"", entry.group}]),
         "more": list(_more(request.user, object_id)),
         "grants": _grants(registrations),

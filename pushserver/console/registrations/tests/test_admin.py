@@ -114,6 +114,6 @@ def test_of_events_of_one_moment_the_one_that_was_decided_last_comes_first(admin
         rows.make_event(pseudonym=registration.pseudonym, kind=kind, at=at)
     key_hash = bytes(registration.public_key_hash).hex()
     html = admin_client.get(page.format(key_hash=key_hash, pseudonym=registration.pseudonym)).content.decode()
-    table = html[html.rindex("Registration events") if "users" in page else html.index('id="result_list"') :]
+    table = html[html.rindex("What happened") if "users" in page else html.index('id="result_list"') :]
     shown = re.findall(r"\b(?:un)?registered\b", re.sub(r"<[^>]+>", " ", table[: table.index("</table>")]))
     assert shown == [kind.value for kind in reversed(kinds)]
