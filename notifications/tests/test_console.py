@@ -9,6 +9,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from notifications.rules.policy import Verdict
+from notifications.rules.reports import Decided, pack
 
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Notification, Queue
@@ -40,14 +42,16 @@ def rows(client: Client, path: str, query: str = "") -> set[str]:
     return set(re.findall(rf'href="{path}(\d+)/change/', html))
 
 
-def test_finds_a_request_by_its_ids_and_shows_how_many_notifications_it_holds(admin_client: Client) -> None:
-    wanted, _ = make_request(), make_request()
+def test_finds_a_request_by_its_ids_and_shows_its_recipient_and_its_outcome(admin_client: Client) -> None:
+    decided = pack([Decided(3, Verdict.SUPPRESSED, 1)])
+    wanted, _ = make_request(decided=decided), make_request()
     for position in range(3):
-        make_notification(request=wanted, position=position)
+        make_notification(request=wanted, position=position, public_key_hash=b"r" * 64)
     for term in (wanted.request_key.hex(), wanted.request_key.hex()[:11], wanted.message_id.hex()[:8]):
         assert rows(admin_client, REQUESTS, f"q={term}") == {str(wanted.pk)}
     html = admin_client.get(REQUESTS).content.decode()
-    assert re.search(r'<td class="field-notification_count[^>]*>\s*3\s*</td>', html)
+    assert re.search(r'<td class="field-outcome[^>]*>.*pending</span> 3 .*suppressed</span></td>', html)
+    assert f'<a href="/admin/users/{(b"r" * 64).hex()}/"><code>{b"r".hex() * 4}</code></a>' in html
 
 
 def test_finds_the_notifications_of_a_key_and_of_one_installation(admin_client: Client) -> None:

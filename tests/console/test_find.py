@@ -154,6 +154,7 @@ def test_the_documentation_has_a_search_and_its_runbooks_have_the_sentences_of_t
     support = staff("support")
     html = support.get("/admin/documentation/").content.decode().partition('id="content"')[2]
     assert 'action="/admin/find/"' in html
+    assert '>Delivery</a> <span class="note">What each state, class and code of a push means.</span>' in html
     assert ">Senders are not answered</a> <code>PushServerAnswersOverdue</code>" in html
     assert re.search(
         r"<h1[^>]*>.*Senders are not answered", words_page := support.get(RUNBOOK).content.decode(), re.DOTALL

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -139,7 +139,6 @@ class NotificationRequestAdmin(FactAdmin):
         "recipient",
         "outcome",
         state("state"),
-        number("notification_count", "notifications"),
         age("received_at"),
         age("reply_due_at", "reply due"),
         age("answered_at", "answered"),
@@ -190,21 +189,15 @@ class NotificationRequestAdmin(FactAdmin):
         return "; ".join(f"{verdict}: {', '.join(map(str, own))}" for verdict, own in places.items()) or NOTHING
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Return the requests with the number of their notifications, the recipient of the first, and their states.
+        """Return the requests with the recipient of the first notification, and the states of all.
 
         They are read for each row shown: a join would read the whole table first.
         """
-        own = Notification.objects.filter(request=OuterRef("pk"))
-        by_position = own.order_by("position")
-        return (
-            super()
-            .get_queryset(request)
-            .annotate(
-                notification_count=Subquery(own.order_by().values("request").values(count=Count("pk"))),
-                recipient_hash=Subquery(by_position.values("public_key_hash")[:1]),
-                states=ArraySubquery(by_position.values("state")[:MAX_STATES]),
-            )
-        )
+        own = Notification.objects.filter(request=OuterRef("pk")).order_by("position")
+        recipient = Subquery(own.values("public_key_hash")[:1])
+        states = ArraySubquery(own.values("state")[:MAX_STATES])
+        rows: Any = super().get_queryset(request)
+        return rows.annotate(recipient_hash=recipient, states=states)
 
 
 class AttemptInline(FactInline):

@@ -47,6 +47,8 @@ _SETTING = re.compile(r"\| `([A-Z][A-Z_0-9]+)` \|")
 # A row of the index: a question and the link to its answer, or the link to a runbook and the sentence of its alert.
 _QUESTION = re.compile(r"\| ([^…|\[]+\?) \| \[[^\]]+\]\(([^)]+)\)")
 _RUNBOOK = re.compile(rf"\| \[\w+\]\(({RUNBOOKS}/\w+)\.md\) \| ([^|]+) \|")
+_READERS = re.compile(r"^For [^:.]+: ")
+_MARKUP = re.compile(r"[`*]|\[([^\]]+)\]\([^)]+\)")
 MAX_FOUND = 20
 
 
@@ -54,12 +56,14 @@ class Page(NamedTuple):
     """A page of the documentation: its name in addresses, its heading, and its HTML without the heading.
 
     The heading of a runbook is the sentence that its alert says; ``alert`` is the name of the alert or indicator.
+    ``about`` is the first sentence of any other page, without its readers.
     """
 
     name: str
     title: str
     html: SafeString
     alert: str = ""
+    about: str = ""
 
 
 class Passage(NamedTuple):
@@ -112,7 +116,15 @@ def read_page(name: str) -> Page | None:
     html = renderer.renderer.render(tokens[3:], renderer.options, {})
     alert = title if name in _alerts() else ""
     title = _alerts().get(name, title.replace("`", ""))
-    return Page(name, title, mark_safe(html), alert)  # noqa: S308 - from our own files, without their HTML
+    about = "" if alert or name.startswith(DECISIONS) else _about(name)
+    return Page(name, title, mark_safe(html), alert, about)  # noqa: S308 - from our own files, without their HTML
+
+
+def _about(name: str) -> str:
+    """Return the first sentence below the heading of a page, as plain text, without the readers that it is for."""
+    paragraph = " ".join(_source(name).split("\n\n")[1:2]).replace("\n", " ")
+    sentence = re.split(r"(?<=[.?!]) ", _READERS.sub("", paragraph))[0]
+    return _MARKUP.sub(r"\1", sentence).strip()
 
 
 @lru_cache
@@ -154,7 +166,7 @@ def _passages() -> list[Passage]:
 
 def _passages_of(page: Page) -> Iterator[Passage]:
     """Yield the sections of a page, each with its heading, and each row about a setting."""
-    kind = "runbook" if page.alert else "documentation"
+    kind = "runbook" if page.alert else "document"
     address = reverse("documentation", args=[page.name])
     url, title, is_code = address, f"{page.title} ({page.alert})" if page.alert else page.title, False
     lines = [title]

@@ -107,7 +107,7 @@ def show_user(request: HttpRequest, object_id: str) -> HttpResponse:
         "installations": _installations(registrations),
         "days": _days(key_hash) if request.user.has_perm(NOTIFICATIONS) else None,
         "show": show,
-        "groups": dict(Counter(entry.group for entry in entries)),
+        "groups": _numbers(entries),
         "feed": _feed(request.user, [entry for entry in entries if show in {"", entry.group}]),
         "more": list(_more(request.user, object_id)),
         "grants": _grants(registrations),
@@ -280,12 +280,19 @@ def _acted(registrations: Sequence[Registration]) -> Iterator[Entry]:
         yield Entry(entry.action_time, STAFF, STAFF, entry)
 
 
+def _numbers(entries: Sequence[Entry]) -> dict[str, int]:
+    """Return the filters, each with the number of its entries."""
+    found = Counter(entry.group for entry in entries)
+    return {name: found[name] for name in dict.fromkeys([*_WORDS, REGISTRATIONS, STAFF, *found]) if found[name]}
+
+
 def _feed(user: Any, entries: Sequence[Entry]) -> Section:
     headers = ["when", "what", "detail", "installation"]
     may_read = user.has_perm("admin.view_logentry")
-    rows = [
-        [relative(entry.at), label(entry.word), *_told(entry.row, may_read=may_read)] for entry in entries[:MAX_ROWS]
-    ]
+    rows = []
+    for entry in entries[:MAX_ROWS]:
+        detail, installation = _told(entry.row, may_read=may_read)
+        rows.append([relative(entry.at), label(entry.word), format_html("<span>{}</span>", detail), installation])
     return Section("What happened", headers, rows, labels.NOTHING_HAPPENED, open_rows=OPEN_ENTRIES)
 
 
@@ -310,7 +317,7 @@ def _told(row: Any, *, may_read: bool) -> tuple[str, str]:
             what = _link(message, change_url(row)) if may_read else message
             return format_html("{}: {}", row.user.get_username(), what), NOTHING
         case (RegistrationEvent() as event, installation_id):
-            return f"{name_of(event.token_type)}, {event.app_topic or NOTHING}", as_digits(installation_id)
+            return ", ".join(filter(None, [name_of(event.token_type), event.app_topic])), as_digits(installation_id)
     pushes, on = counted(row["pushes"], "push", "pushes"), f"{row['begin_at']:%Y-%m-%d}"
     return f"{labels.beyond(row['effect'], row['push_limit'])}: {pushes} on {on}", as_digits(row["installation_id"])
 
@@ -339,7 +346,7 @@ def _days(key_hash: bytes) -> dict[str, Any]:
     fullest = max(sum(counts[day, name] for name in BARS) for day in days) or 1
     total = {name: sum(counts[day, name] for day in days) for name in BARS}
     return {
-        "total": _counted(total),
+        "total": [(f"{number:,} {name}", BARS[name]) for name, number in total.items() if number],
         "is_cut": MAX_COUNTED in {len(made), len(held)},
         "bars": [
             Day(
