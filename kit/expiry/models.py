@@ -45,12 +45,13 @@ def may_end(name: str, count: int, total: int, *, now: datetime) -> bool:
     return False
 
 
-def allow(name: str, *, now: datetime) -> bool:
-    """Allow the runs of the next day to expire their rows. Return whether a run waits for this permission."""
-    allowed = MassExpiry.objects.filter(name=name).update(allowed_at=now)
-    if allowed:
+def allow(name: str, *, now: datetime) -> MassExpiry | None:
+    """Allow the runs of the next day to expire their rows. Return the request that waited, or None without one."""
+    found = waiting(name)
+    if found:
+        MassExpiry.objects.filter(name=name).update(allowed_at=now)
         log.warning("mass_expiry_allowed", name=name)
-    return bool(allowed)
+    return found
 
 
 def waiting(name: str) -> MassExpiry | None:

@@ -9,12 +9,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from notifications.rules.policy import Verdict
-from notifications.rules.reports import Decided, pack
 
 from notifications.messages import ChannelKey, QueueKey
 from notifications.models import Channel, Notification, Queue
+from notifications.policy import Verdict
 from notifications.queues import queues
+from notifications.reports import Decided, pack
 from pushserver.console.notifications import operations
 from pushserver.console.notifications.halted import with_halts
 from registrations.models import RegistrationEvent, Route

@@ -23,6 +23,7 @@ from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
 from pushserver.console.pages import labels, logins
+from pushserver.console.toolkit.throttling import client_address, client_network
 from pushserver.models import AccessRecord, FailedLogin
 
 log = structlog.get_logger(__name__)
@@ -91,7 +92,7 @@ class AnonymousFormsMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.method in SAFE or _is_for_programs(request) or request.user.is_authenticated:
             return self._get_response(request)
-        with logins.LOGINS.slot(logins.client_network(request)) as has_slot:
+        with logins.LOGINS.slot(client_network(request)) as has_slot:
             return self._get_response(request) if has_slot else too_many_logins(request)
 
 
@@ -184,9 +185,7 @@ def _refuse(request: HttpRequest, status: HTTPStatus, words: str = "") -> HttpRe
         # The path of a page may have the hash or id of a user, so the log gets the name of the page.
         page = request.resolver_match.view_name if request.resolver_match else ""
         user_id = request.user.pk if is_known else None
-        log.warning(
-            "page_refused", status=int(status), page=page, user_id=user_id, address=logins.client_address(request)
-        )
+        log.warning("page_refused", status=int(status), page=page, user_id=user_id, address=client_address(request))
     if not is_known or not request.path.startswith(reverse("admin:index")):
         return HttpResponse(words, status=status)
     layout = "admin/base_site.html" if admin.site.has_permission(request) else "unfold/layouts/unauthenticated.html"

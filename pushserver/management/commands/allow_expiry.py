@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from kit.db.clock import database_now
-from kit.expiry.models import allow, waiting
+from kit.expiry.models import allow
 
 
 class Command(BaseCommand):
@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002 - the signature of a command
         """Print the number of expiring rows. Raises CommandError if no expiry waits."""
-        found = waiting(options["name"])
-        if found is None or not allow(options["name"], now=database_now()):
+        found = allow(options["name"], now=database_now())
+        if found is None:
             raise CommandError(f"No {options['name']} wait for this permission.")
         self.stdout.write(f"{found.count:,} of {found.total:,} {found.name} expire with the next run, within hours.")
