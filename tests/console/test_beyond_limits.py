@@ -94,9 +94,9 @@ def test_overview_and_page_of_a_user_show_what_became_of_pushes_beyond_a_limit_a
     assert found == {f"Merged{MERGED[6:]}: {words}": [str(merged)] * 3, f"Arrived{WAKE_UP[7:]}: {words}": ["1"] * 3}
     details = [row[2] for row in beyond_on(admin_client, f"{USER_PAGE}?show=merged", "What happened</h2>")]
     pushes = "1 push" if merged == 1 else f"{merged} pushes"
-    assert [detail for detail in details if detail.startswith(f"{MERGED}: {words}: {pushes} on 20")]
+    assert [detail for detail in details if detail.startswith(f"{MERGED}: {words}: {pushes}")]
     details = [row[2] for row in beyond_on(admin_client, f"{USER_PAGE}?show=delivered", "What happened</h2>")]
-    assert [detail for detail in details if detail.startswith(f"{WAKE_UP}: {words}: 1 push on 20")]
+    assert [detail for detail in details if detail.startswith(f"{WAKE_UP}: {words}: 1 push")]
 
 
 def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_refused(
@@ -113,7 +113,7 @@ def test_pushes_that_wait_for_one_address_are_merged_and_those_for_a_full_queue_
     settings.MAX_OPEN_PER_ROUTE, settings.MAX_OPEN_NOTIFICATIONS = 10_000, 1
     say(request(push(), message_id=b"another"), process=process)
     assert ["Refused with an error: the queue of its app was full", "1", "1", "1"] in overview(admin_client)
-    assert "refused with an error: the queue of its app was full: 1 push on" in words_of(admin_client, USER_PAGE)
+    assert "refused with an error: the queue of its app was full: 1 push " in words_of(admin_client, USER_PAGE)
 
 
 def test_the_timeline_of_each_push_beyond_a_limit_shows_what_became_of_it(
@@ -152,7 +152,7 @@ def test_limits_of_a_bridge_are_shown_in_its_words_and_those_of_another_version_
         "Refused with an error: more than 6 calls a minute to one phone",
         "Eclipsed: moon_phase",
     }
-    assert "eclipsed: moon_phase: 1 push on" in words_of(admin_client, USER_PAGE)
+    assert "eclipsed: moon_phase: 1 push " in words_of(admin_client, USER_PAGE)
 
 
 def test_only_people_who_may_view_notifications_see_the_limits_of_a_user(settings: LazySettings) -> None:

@@ -292,7 +292,8 @@ def _feed(user: Any, entries: Sequence[Entry]) -> Section:
     rows = []
     for entry in entries[:MAX_ROWS]:
         detail, installation = _told(entry.row, may_read=may_read)
-        rows.append([relative(entry.at), label(entry.word), format_html("<span>{}</span>", detail), installation])
+        when = f"{entry.row['begin_at']:%Y-%m-%d}" if isinstance(entry.row, dict) else relative(entry.at)
+        rows.append([when, label(entry.word), format_html("<span>{}</span>", detail), installation])
     return Section("What happened", headers, rows, labels.NOTHING_HAPPENED, open_rows=OPEN_ENTRIES)
 
 
@@ -318,8 +319,8 @@ def _told(row: Any, *, may_read: bool) -> tuple[str, str]:
             return format_html("{}: {}", row.user.get_username(), what), NOTHING
         case (RegistrationEvent() as event, installation_id):
             return ", ".join(filter(None, [name_of(event.token_type), event.app_topic])), as_digits(installation_id)
-    pushes, on = counted(row["pushes"], "push", "pushes"), f"{row['begin_at']:%Y-%m-%d}"
-    return f"{labels.beyond(row['effect'], row['push_limit'])}: {pushes} on {on}", as_digits(row["installation_id"])
+    pushes = counted(row["pushes"], "push", "pushes")
+    return f"{labels.beyond(row['effect'], row['push_limit'])}: {pushes}", as_digits(row["installation_id"])
 
 
 # Thirty days ----------------------------------------------------------------------------------------------------------
