@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import LiteralString, Protocol
+from typing import Protocol
 
 import structlog
 from celery import shared_task, signals
@@ -56,9 +56,6 @@ class Bridge(Protocol):
 
 Open = Callable[[Delivery, Wakeup], Bridge]
 _registered: dict[str, Open] = {}
-# Queries for the pseudonyms and the installation ids of the canaries' registrations, which reports leave out.
-CANARY_PSEUDONYMS: list[LiteralString] = []
-CANARY_INSTALLATIONS: list[LiteralString] = []
 
 
 def register_bridge(name: str, open_it: Open) -> None:

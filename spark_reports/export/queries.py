@@ -20,7 +20,6 @@ from kit.db.base import table
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
 from notifications.policy import Verdict
 from notifications.reports import BYTES_EACH, REPORTS, VERDICTS
-from notifications.tasks import CANARY_INSTALLATIONS, CANARY_PSEUDONYMS
 from registrations.messages import sql_platform, sql_with_topic
 from registrations.models import RegistrationEvent, Route
 from spark_reports.export.copying import OTHER
@@ -97,13 +96,13 @@ def _there(row: str, hours: Hours) -> str:
 def _is_canary(notification: str) -> str:
     """Return the condition that a notification is one of a canary, also of a canary under a former field key."""
     own = ", ".join(f"'\\x{identity.key_hash.hex()}'::bytea" for identity in canary_identities())
-    conditions = [f"{notification}.public_key_hash IN ({own})"]
-    return " OR ".join([*conditions, *(f"{notification}.installation_id IN ({each})" for each in CANARY_INSTALLATIONS)])
+    devices = "SELECT device::text FROM pushserver_canaryrun WHERE device IS NOT NULL"
+    return f"{notification}.public_key_hash IN ({own}) OR {notification}.installation_id IN ({devices})"
 
 
 def _is_no_canary(pseudonym: str) -> str:
     """Return the condition that a pseudonym is not one of a canary."""
-    return f"{pseudonym} NOT IN ({' UNION ALL '.join(CANARY_PSEUDONYMS)})" if CANARY_PSEUDONYMS else "TRUE"
+    return f"{pseudonym} NOT IN (SELECT pseudonym FROM pushserver_canaryrun WHERE pseudonym IS NOT NULL)"
 
 
 def _pseudonym(subject: Subject, value: str) -> str:

@@ -13,10 +13,11 @@ CREATE TEMPORARY TABLE asked AS
 CREATE TEMPORARY VIEW known_topics AS SELECT app_topic FROM notifications_channel WHERE token_type = 1;
 
 CREATE TEMPORARY VIEW canary_devices AS
-    SELECT device::text AS device FROM pushserver_canaryrun WHERE device IS NOT NULL;
+    SELECT device::text AS device FROM xmpp_bridge_canaryrun WHERE device IS NOT NULL;
 
 CREATE TEMPORARY VIEW canary_pseudonyms AS
-    SELECT pseudonym FROM pushserver_canaryrun WHERE pseudonym IS NOT NULL;
+    SELECT pseudonym FROM waku_bridge_canaryrun WHERE pseudonym IS NOT NULL
+    UNION SELECT pseudonym FROM xmpp_bridge_canaryrun WHERE pseudonym IS NOT NULL;
 
 CREATE TEMPORARY VIEW requests AS
     SELECT * FROM notifications_notificationrequest
