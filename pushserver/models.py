@@ -96,8 +96,7 @@ class TrafficMinute(models.Model):
     counted_at = models.DateTimeField()
     request_count = models.PositiveIntegerField()  # accepted
     reply_count = models.PositiveIntegerField()  # sent by a bridge
-    # Time from accepting a request to sending the first push of a notification. Graded pushes are left out, because
-    # they may wait until one push wakes the device for several.
+    # The previous version reads and writes them. They are `Count.Figure.WAITS` now.
     dispatch_p50_ms = models.PositiveIntegerField(null=True)
     dispatch_p95_ms = models.PositiveIntegerField(null=True)
     # Time from the arrival of a request until its bridge had sent the reply.
@@ -121,14 +120,22 @@ class Count(models.Model):
         ATTEMPTS = "attempts"  # of a minute, by app, outcome and code
         # Notifications by their last state. A delivered one counts in the minute of its last attempt.
         ENDS = "ends"
-        HOUR = "hour"  # the sum of a flow: see `history.hours`
+        # First pushes of a minute by the bucket of their wait for gorush since the request: see `health.trend`. Graded
+        # pushes are left out, because they may wait until one push wakes the device for several.
+        WAITS = "waits"
+        WAITING = "waiting"  # notifications at the end of a minute
+        HOUR = "hour"  # the sum of a flow: see `health.hours`
+        # Of an hour: the sums of its minutes, and the most that waited.
+        HOUR_ENDS = "hour ends"
+        HOUR_WAITS = "hour waits"
+        HOUR_WAITING = "hour waiting"
 
     pk = models.CompositePrimaryKey("figure", "begin_at", "subject", "outcome", "code")
     figure = models.TextField(choices=Figure.choices)
     begin_at = models.DateTimeField()
     subject = models.TextField(blank=True, default="")  # a bridge, an app, or a flow
     outcome = models.TextField(blank=True, default="")  # of attempts, or the state of notifications
-    code = models.TextField(blank=True, default="")  # of attempts
+    code = models.TextField(blank=True, default="")  # of attempts, or the bucket of waits
     count = models.PositiveIntegerField()
 
     def __str__(self) -> str:

@@ -89,15 +89,21 @@ def make_traffic(now: datetime) -> None:
     minutes, attempts = [], []
     for number, begin_at in enumerate(begins_at):
         pushes = round(420 + 160 * sin(number / 9) + 35 * sin(number * 1.7))
-        dispatch = {"dispatch_p50_ms": 38 + number % 7, "dispatch_p95_ms": 92 + 9 * (number % 5)}
         reply = {"reply_p50_ms": 140 + number % 11, "reply_p95_ms": 310 + 17 * (number % 6), "reply_count": pushes + 40}
         counted = {"begin_at": begin_at, "counted_at": begin_at + traffic.MINUTE, "request_count": pushes}
-        minutes.append(TrafficMinute(**counted, **dispatch, **reply))
+        minutes.append(TrafficMinute(**counted, **reply))
         counts = {("delivered", ""): pushes, ("dead", "unregistered"): 3, ("transient", "unavailable"): 1 + number % 4}
         app = "APN im.status.ethereum"
         attempts += [
             Count(figure="attempts", begin_at=begin_at, subject=app, outcome=outcome, code=code, count=count)
             for (outcome, code), count in counts.items()
+        ]
+        # Waits of some 40 ms, and some of some 100 ms.
+        waits = {"waits": {"21": pushes - 9, "27": 7 + number % 3}, "waiting": {"": number % 4}}
+        attempts += [
+            Count(figure=figure, begin_at=begin_at, code=code, count=count)
+            for figure, counts in waits.items()
+            for code, count in counts.items()
         ]
     TrafficMinute.objects.bulk_create(minutes)
     Count.objects.bulk_create(attempts)

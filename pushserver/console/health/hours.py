@@ -22,6 +22,7 @@ KEPT = timedelta(weeks=5)
 # After this time the last minute of an hour has been counted twice.
 SETTLED_AFTER = timedelta(minutes=5)
 _HOUR = Count.Figure.HOUR
+OF_HOURS = (_HOUR, Count.Figure.HOUR_ENDS, Count.Figure.HOUR_WAITS, Count.Figure.HOUR_WAITING)
 # An hour with minutes that were not counted is left out, because its sum is unknown.
 _ADD_UP: LiteralString = f"""
     WITH hours AS (
@@ -47,6 +48,12 @@ _ADD_UP: LiteralString = f"""
         %(volume_flows)s::text[] || '{SIZE_OF_DATABASE}'::text,
         %(free_mib)s::integer[] || (pg_database_size(current_database()) / {MIB})::integer) AS space (flow, mib)
     GROUP BY flow, mib
+    UNION ALL
+    SELECT 'hour ' || figure, hour_at, '', outcome, code,
+        CASE figure WHEN '{Count.Figure.WAITING}' THEN max(count) ELSE sum(count) END
+    FROM hours JOIN pushserver_count ON begin_at >= hour_at AND begin_at < hour_at + interval '1 hour'
+        AND figure IN ('{Count.Figure.ENDS}', '{Count.Figure.WAITS}', '{Count.Figure.WAITING}')
+    GROUP BY hour_at, figure, outcome, code
     ON CONFLICT (figure, begin_at, subject, outcome, code) DO NOTHING
 """
 _USUAL: LiteralString = f"""
@@ -92,7 +99,7 @@ def add_up(*, now: datetime) -> None:
             "free_mib": [volume.free_mib for volume in seen],
         },
     )
-    Count.objects.filter(figure=_HOUR, begin_at__lt=now - KEPT - HOUR).delete()
+    Count.objects.filter(figure__in=OF_HOURS, begin_at__lt=now - KEPT - HOUR).delete()
 
 
 def read_usual(at: datetime) -> Mapping[str, Sequence[int]]:

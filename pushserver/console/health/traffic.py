@@ -15,13 +15,15 @@ from kit.db.base import table
 from kit.db.clock import day_of, with_days
 from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
+from pushserver.console.health.trend import BUCKET
+from pushserver.console.notifications.gauges import OPEN
 from pushserver.console.parts import parts
 from pushserver.models import Count, TrafficMinute
 from registrations import messages
 from registrations.messages import sql_case, sql_with_topic
 
 Figure = Count.Figure
-OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS)
+OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS, Figure.WAITS, Figure.WAITING)
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
 # The same hour of yesterday is shown beside the last one.
@@ -51,23 +53,18 @@ COUNT_TRAFFIC = f"""
         ON CONFLICT (figure, begin_at, subject, outcome, code) DO UPDATE SET count = excluded.count
     )
     INSERT INTO pushserver_trafficminute
-        (begin_at, counted_at, request_count, reply_count,
-         dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms)
+        (begin_at, counted_at, request_count, reply_count, reply_p50_ms, reply_p95_ms)
     SELECT %(begin)s, %(now)s, (SELECT coalesce(sum(number), 0) FROM requests), sent.number,
-        round(dispatch.ms[1]), round(dispatch.ms[2]), round(sent.ms[1]), round(sent.ms[2])
+        round(sent.ms[1]), round(sent.ms[2])
     FROM (
-        SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY waited_ms) AS ms
-        FROM {table(EndedAttempt)} AS attempt
-        WHERE {CLAIMED} AND began_at >= %(begin)s AND began_at < %(end)s AND waited_ms IS NOT NULL
-    ) AS dispatch, (
         SELECT count(*) AS number,
             percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ms) FILTER (WHERE ms IS NOT NULL) AS ms
         FROM replies
     ) AS sent
     ON CONFLICT (begin_at) DO UPDATE SET
-        (counted_at, request_count, reply_count, dispatch_p50_ms, dispatch_p95_ms, reply_p50_ms, reply_p95_ms) =
+        (counted_at, request_count, reply_count, reply_p50_ms, reply_p95_ms) =
         (excluded.counted_at, excluded.request_count, excluded.reply_count,
-         excluded.dispatch_p50_ms, excluded.dispatch_p95_ms, excluded.reply_p50_ms, excluded.reply_p95_ms)
+         excluded.reply_p50_ms, excluded.reply_p95_ms)
 """
 NO_REPLIES = "SELECT '' AS bridge, 0.0 AS ms WHERE FALSE"
 COUNT_ATTEMPTS = f"""
@@ -82,6 +79,7 @@ COUNT_ATTEMPTS = f"""
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome IS NOT NULL
     GROUP BY 3, outcome, code
 """
+# A minute without a delivery has a row that says so.
 COUNT_ENDS = f"""
     INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
     SELECT '{Figure.ENDS}', %(begin)s, '', state, '', count(*) FROM notifications_notification
@@ -94,7 +92,15 @@ COUNT_ENDS = f"""
     SELECT '{Figure.ENDS}', %(begin)s, '', '{Notification.State.DELIVERED}', '', count(*)
     FROM {table(EndedAttempt)} AS attempt
     WHERE {CLAIMED} AND ended_at >= %(begin)s AND ended_at < %(end)s AND outcome = '{Outcome.DELIVERED}'
-        HAVING count(*) > 0
+    UNION ALL
+    SELECT '{Figure.WAITS}', %(begin)s, '', '', {BUCKET}::text, count(*) FROM {table(EndedAttempt)} AS attempt
+    WHERE {CLAIMED} AND began_at >= %(begin)s AND began_at < %(end)s AND waited_ms IS NOT NULL GROUP BY 5
+"""
+# Counted soon after the minute, or never. The gauge stops counting at 100 000.
+COUNT_WAITING = f"""
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.WAITING}', %(begin)s, '', '', '', sum(number) FROM ({OPEN.sql}) AS open (state, number)
+    ON CONFLICT (figure, begin_at, subject, outcome, code) DO NOTHING
 """
 
 
@@ -120,9 +126,11 @@ def count(begin_at: datetime, *, now: datetime) -> None:
     with connection.cursor() as cursor:
         cursor.execute(with_days(_count_traffic(), begin_at), values)
         # The outcome of an attempt may have changed, by a late answer after the loss of its worker.
-        Count.objects.filter(figure__in=(Figure.ATTEMPTS, Figure.ENDS), begin_at=begin_at).delete()
+        Count.objects.filter(figure__in=(Figure.ATTEMPTS, Figure.ENDS, Figure.WAITS), begin_at=begin_at).delete()
         cursor.execute(_count_attempts(), values)
         cursor.execute(COUNT_ENDS, values)
+        if now < begin_at + 2 * MINUTE:
+            cursor.execute(COUNT_WAITING, values)
 
 
 def _count_traffic() -> str:

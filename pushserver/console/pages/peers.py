@@ -67,7 +67,7 @@ def _rows(request: HttpRequest, page: PeerPage) -> Iterator[Row]:
     for url in urls:
         host, notice = host_of(url), notices.get(url)
         ids = {f"{kind}-{host}" for kind in page.kinds}
-        indicators = shown_to(request.user, [found for found in seen.indicators if found.id in ids])
+        indicators = shown_to(request.user, [found for found in seen.indicators if found.id in ids], seen.facts["now"])
         if notice:
             facts = list(page.describe(notice.memory)) if notice.memory else []
             is_well = indicators and not any(found.indicator.is_bad for found in indicators)

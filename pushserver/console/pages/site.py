@@ -30,10 +30,11 @@ class ConsoleSite(UnfoldAdminSite):  # type: ignore[misc]  # unfold has no types
 
     def index(self, request: HttpRequest) -> TemplateResponse:
         """Show the dashboard, or only its changing part for a page that refreshes itself."""
+        page = status_page(request.user, request.GET.get("last", ""))
         if REFRESH_HEADER in request.headers:
-            return TemplateResponse(request, "console/dashboard/board.html", status_page(request.user))
+            return TemplateResponse(request, "console/dashboard/board.html", page)
         request.current_app = self.name
-        context = {**self.each_context(request), "title": "Overview", **status_page(request.user)}
+        context = {**self.each_context(request), "title": "Overview", **page}
         return TemplateResponse(request, "admin/index.html", context)
 
     def login(self, request: HttpRequest) -> HttpResponse:

@@ -52,6 +52,15 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   board.addEventListener("htmx:afterSwap", refreshed);
 
+  // What somebody has unfolded stays so.
+  let unfolded = [];
+  board.addEventListener("htmx:beforeSwap", () => {
+    unfolded = [...board.querySelectorAll("details[open]")].map(({ id }) => id);
+  });
+  board.addEventListener("htmx:afterSwap", () => {
+    for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+  });
+
   // A link that is replaced while somebody presses it would not be followed. The next refresh is seconds away.
   let isPressed = false;
   board.addEventListener("pointerdown", () => { isPressed = true; });

@@ -1,39 +1,99 @@
-"""Figures of the last hour: four small charts, with what happened meanwhile."""
+"""Charts of the first page: what became of pushes and their wait for gorush in a period, and figures of the last hour."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.contrib.admin.models import LogEntry
 from django.db.models import Q
 from django.utils.text import Truncator
 
+from notifications.models import Notification
 from pushserver.console.health.hour import Hour
 from pushserver.console.health.traffic import MINUTE
+from pushserver.console.health.trend import FAILED, Trend
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
 from pushserver.console.toolkit.labels import Family
 from pushserver.models import Incident, ServerStart
 
-# Starts, and staff actions, in one hour: the newest.
+State = Notification.State
+DAY = timedelta(days=1)
+# Incidents, starts and staff actions in a period: the newest of each.
 MAX_MARKS = 20
 MAX_EVENT = 60  # characters
 Column = Sequence[float | None]
 Show = Callable[[float | None], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One chart. ``newest`` has the figures of the last minute in words."""
+class Figure(NamedTuple):
+    """One chart. ``words`` has its figures for people who only glance at it."""
 
-    newest: str
+    words: str
     chart: Chart
 
 
-def figures(hour: Hour, bridges: Mapping[str, str], user: Any) -> list[Figure]:
-    """Return the four charts. ``bridges`` has the labels of bridges by name. With several bridges, the first chart
-    shows the requests of each.
+def trend_figures(trend: Trend, user: Any) -> list[Figure]:
+    """Return the charts of a period, with the incidents, starts and staff actions that this user may see."""
+    name, meanwhile = trend.period.name, list(_events(trend, user))
+    format_ = "%H:%M" if trend.period.length <= DAY else "%a %-d, %H:%M"
+    labels = [begin_at.strftime(format_) for begin_at in trend.begins_at]
+    ended = {
+        "delivered": trend.ended(State.DELIVERED),
+        "failed": trend.ended(*FAILED),
+        "merged": trend.ended(State.COALESCED),
+    }
+    waiting = {"waiting": trend.waiting()}
+    sums = [f"{word} {count(_sum(column))}" for word, column in ended.items()]
+    newest = next((number for number in reversed(waiting["waiting"]) if number is not None), None)
+    waits = {word: trend.wait(share) for word, share in SHARES.items()}
+    within = [f"{word} {milliseconds(trend.wait_of_all(share))}" for word, share in SHARES.items()]
+    return [
+        Figure(
+            ", ".join([*sums, f"waiting {count(newest)}"]),
+            Chart(f"Notifications in {name}", labels, ended | waiting, count, events=meanwhile),
+        ),
+        Figure(
+            ", ".join(within),
+            Chart(f"From a request to gorush in {name}", labels, waits, milliseconds, events=meanwhile),
+        ),
+    ]
+
+
+SHARES = {"median": 0.5, "95th percentile": 0.95, "99th percentile": 0.99}
+
+
+def _sum(column: Column) -> float | None:
+    known = [number for number in column if number is not None]
+    return sum(known) if known else None
+
+
+def _events(trend: Trend, user: Any) -> Iterator[Event]:
+    """Yield the incidents that follow from no other, and as marks the starts of workers and what staff did."""
+    begin, end = trend.span
+
+    def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
+        steps = ((at - begin) // trend.period.step for at in (began, ended or began))
+        first, last = (min(max(step, 0), len(trend.begins_at) - 1) for step in steps)
+        return Event(f"{began:%H:%M} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
+
+    incidents = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gte=begin), cause="", began_at__lt=end)
+    for incident in incidents.order_by("-began_at")[:MAX_MARKS]:
+        family = Family.BAD if incident.red_from else Family.CAUTION
+        yield event(f"{incident.name}: {incident.worst}", family, incident.began_at, incident.ended_at or end)
+    starts = ServerStart.objects.filter(started_at__range=trend.span).order_by("-pk")
+    for start in starts[:MAX_MARKS]:
+        yield event(f"a worker of version {start.version} started", Family.QUIET, start.started_at)
+    # The newest are read by their key, because no index has the time.
+    entries = LogEntry.objects.select_related("user").order_by("-pk")
+    for entry in entries[:MAX_MARKS] if user.has_perm("admin.view_logentry") else ():
+        if entry.action_time >= begin:
+            yield event(f"{entry.user}: {entry.get_change_message()}", Family.WAITING, entry.action_time)
+
+
+def hour_figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
+    """Return the charts of the last hour. ``bridges`` has the labels of bridges by name. With several bridges, the
+    first chart shows the requests of each.
     """
     shown = bridges if len(bridges) > 1 else {}
     charts: list[tuple[str, dict[str, Column], Show]] = [
@@ -52,49 +112,13 @@ def figures(hour: Hour, bridges: Mapping[str, str], user: Any) -> list[Figure]:
             count,
         ),
         (
-            "From a request to its first push",
-            {"median": hour.column("dispatch_p50_ms"), "95th percentile": hour.column("dispatch_p95_ms")},
-            milliseconds,
-        ),
-        (
             "From a request to its sent reply",
             {"median": hour.column("reply_p50_ms"), "95th percentile": hour.column("reply_p95_ms")},
             milliseconds,
         ),
     ]
     labels = [f"{begin_at:%H:%M}" for begin_at in hour.begins_at]
-    meanwhile = list(_events(hour, user))
-    return [
-        Figure(_newest(hour, columns, show), Chart(title, labels, columns, show, events=meanwhile))
-        for title, columns, show in charts
-    ]
-
-
-def _events(hour: Hour, user: Any) -> Iterator[Event]:
-    """Yield the incidents that follow from no other, and as marks the starts of workers and what staff did."""
-    begin, end = hour.span
-
-    def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
-        minutes = ((at - begin) // MINUTE for at in (began, ended or began))
-        first, last = (min(max(minute, 0), len(hour.begins_at) - 1) for minute in minutes)
-        return Event(f"{began:%H:%M} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
-
-    for incident in Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gte=begin), cause="", began_at__lt=end):
-        family = Family.BAD if incident.red_from else Family.CAUTION
-        yield event(f"{incident.name}: {incident.worst}", family, incident.began_at, incident.ended_at or end)
-    starts = ServerStart.objects.filter(started_at__range=hour.span).order_by("-pk")
-    for start in starts[:MAX_MARKS]:
-        yield event(f"a worker of version {start.version} started", Family.QUIET, start.started_at)
-    # The newest are read by their key, because no index has the time.
-    entries = LogEntry.objects.select_related("user").order_by("-pk")
-    for entry in entries[:MAX_MARKS] if user.has_perm("admin.view_logentry") else ():
-        if entry.action_time >= begin:
-            yield event(f"{entry.user}: {entry.get_change_message()}", Family.WAITING, entry.action_time)
-
-
-def brief(value: float | None) -> str:
-    """Return a time in words. Less than a millisecond is not shown as zero."""
-    return "less than 1 ms" if value is not None and value < 1 else milliseconds(value)
+    return [Figure(_newest(hour, columns, show), Chart(title, labels, columns, show)) for title, columns, show in charts]
 
 
 def _newest(hour: Hour, columns: Mapping[str, Column], show: Show) -> str:
@@ -102,8 +126,7 @@ def _newest(hour: Hour, columns: Mapping[str, Column], show: Show) -> str:
         return "No minute of the last hour was counted."
     last = max(hour.counted)
     position = hour.begins_at.index(last)
-    say = brief if show is milliseconds else show
     figures = [
-        f"{name} {say(values[position])}" for name, values in columns.items() if say(values[position]) != NOTHING
+        f"{name} {show(values[position])}" for name, values in columns.items() if show(values[position]) != NOTHING
     ]
     return f"{last:%H:%M} to {last + MINUTE:%H:%M} UTC: {', '.join(figures) or 'none'}"

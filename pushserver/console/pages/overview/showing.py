@@ -1,32 +1,38 @@
 """Content of the dashboard. The page loads its changing part again every REFRESH_SECONDS."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
+from kit.display import counted
 from notifications.models import Notification
 from pushserver.console.health import pages
 from pushserver.console.health.hour import DELIVERED
 from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.judges import Queue
 from pushserver.console.health.snapshot import Snapshot, take_snapshot
+from pushserver.console.health.traffic import DAY, MINUTE
+from pushserver.console.health.trend import PERIODS, read_trend
 from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
 from pushserver.console.pages.documentation import RUNBOOKS
 from pushserver.console.pages.labels import ENDS, beyond
-from pushserver.console.pages.overview.figures import figures
+from pushserver.console.pages.overview.figures import hour_figures, trend_figures
 from pushserver.console.parts import parts_in_use
 from pushserver.console.reports.formats import count, percent
 from pushserver.console.toolkit.labels import Family
 from pushserver.console.toolkit.times import span
+from pushserver.models import Incident
 
 REFRESH_SECONDS = 2
 MAX_ERROR_CLASSES = 10
-# Groups by column. Columns stand side by side on a wide screen.
-COLUMNS = ((Group.SERVER, Group.WATCH), (Group.IN,), (Group.OUT,))
+MAX_INCIDENTS = 500  # of the last 24 hours
 # Colour and icon of each state.
 LOOKS = {
     State.RED: (Family.BAD, "error"),
@@ -39,15 +45,17 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An indicator as one person sees it, with its cause and its effects. ``url`` is empty if this person may open no
-    page about it.
+    """An indicator as one person sees it, with its effects. ``url`` is empty if this person may open no page about it.
+
+    ``incidents`` has those of the last 24 hours until ``now``, the newest first.
     """
 
     indicator: Verdict
     url: str
     history_url: str
-    cause: Verdict | None
-    effects: Sequence[Verdict]
+    effects: "Sequence[Shown]"
+    incidents: Sequence[Incident]
+    now: datetime
 
     @property
     def family(self) -> Family:
@@ -56,6 +64,15 @@ class Shown:
     @property
     def icon(self) -> str:
         return LOOKS[self.indicator.state][1]
+
+    @property
+    def incident(self) -> Incident | None:
+        """Return the incident that goes on."""
+        return next((incident for incident in self.incidents if incident.ended_at is None), None)
+
+    @property
+    def day(self) -> "Day":
+        return Day(self.incidents, self.now)
 
     @property
     def runbook(self) -> str:
@@ -69,6 +86,35 @@ class Shown:
     @property
     def worst_time_id(self) -> str:
         return f"worst-since-{self.indicator.id}"
+
+
+class Day(NamedTuple):
+    """The bar of the last 24 hours of one or several indicators."""
+
+    incidents: Sequence[Incident]
+    now: datetime
+
+    @property
+    def words(self) -> str:
+        return f"{counted(len(self.incidents), 'incident')} in 24 hours" if self.incidents else "fine for 24 hours"
+
+    @property
+    def times(self) -> Iterator[tuple[Family, int, int]]:
+        """Yield the colour of each incident, its first minute, and its minutes."""
+        for incident in self.incidents:
+            first = max(0, (incident.began_at - self.now + DAY) // MINUTE)
+            last = ((incident.ended_at or self.now) - self.now + DAY) // MINUTE
+            yield LOOKS[State(incident.worst)][0], first, max(6, last - first)
+
+
+class ShownGroup(NamedTuple):
+    """A heading: indicators that are bad or not known, and those that are folded."""
+
+    group: Group
+    open: Sequence[Shown]
+    folded: Sequence[Shown]
+    words: str
+    day: Day
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +170,19 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
     return f"{reverse(page.url_name)}{f'?{narrowed}' if narrowed else ''}"
 
 
-def shown_to(user: Any, indicators: Sequence[Verdict]) -> list[Shown]:
+def shown_to(user: Any, indicators: Sequence[Verdict], now: datetime) -> list[Shown]:
     """Return these indicators as this user may see them."""
-    by_id = {found.id: found for found in indicators}
-    return [
-        Shown(
-            found,
-            _url(found, user),
-            url_of(pages.INCIDENTS, user, indicator__exact=found.id),
-            by_id.get(found.cause),
-            [other for other in indicators if other.cause == found.id],
-        )
-        for found in indicators
-    ]
+    incidents: dict[str, list[Incident]] = {}
+    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY)).order_by("-began_at")
+    for incident in recent[:MAX_INCIDENTS]:
+        incidents.setdefault(incident.indicator, []).append(incident)
+
+    def shown(found: Verdict) -> Shown:
+        history_url = url_of(pages.INCIDENTS, user, indicator__exact=found.id)
+        effects = [shown(other) for other in indicators if other.cause == found.id]
+        return Shown(found, _url(found, user), history_url, effects, incidents.get(found.id, ()), now)
+
+    return [shown(found) for found in indicators]
 
 
 def _url(indicator: Verdict, user: Any) -> str:
@@ -145,23 +191,29 @@ def _url(indicator: Verdict, user: Any) -> str:
     return url_of(indicator.page, user, **during)
 
 
-def status_page(user: Any) -> dict[str, Any]:
-    """Return the context of the template for this user."""
+def status_page(user: Any, last: str = "") -> dict[str, Any]:
+    """Return the context of the template for this user, with charts of the ``last`` period."""
     seen = take_snapshot(now=timezone.now())
-    shown = shown_to(user, seen.indicators)
+    now = seen.facts["now"]
+    shown = shown_to(user, seen.indicators, now)
+    period = next((period for period in PERIODS if period.name == last), PERIODS[0])
     state, sentence = overall(seen.indicators)
     first = worst(seen.indicators)
     return {
-        "now": seen.facts["now"],
+        "now": now,
+        "period": period,
+        "periods": PERIODS,
+        "trend": trend_figures(read_trend(period, now), user) if seen.is_noted else [],
+        "may_acknowledge": user.has_perm("pushserver.operate_incident"),
         "verdict": sentence,
         "family": LOOKS[state][0],
         "state": state,
         "history_url": url_of(pages.INCIDENTS, user),
         "icon": LOOKS[state][1],
         "worst": [one for found in first for one in shown if one.indicator is found],
-        "columns": [[(group, _of_group(group, shown)) for group in column] for column in COLUMNS],
+        "groups": [_of_group(group, shown, now) for group in Group],
         "tiles": list(_tiles(seen, user)),
-        "figures": figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}, user),
+        "figures": hour_figures(seen.hour, {part.name: part.label for part in parts_in_use() if part.is_bridge}),
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "beyond": [
@@ -173,8 +225,14 @@ def status_page(user: Any) -> dict[str, Any]:
     }
 
 
-def _of_group(group: Group, shown: Sequence[Shown]) -> list[Shown]:
-    return [one for one in shown if one.indicator.kind.group == group]
+def _of_group(group: Group, shown: Sequence[Shown], now: datetime) -> ShownGroup:
+    """Return a group. An indicator that another one explains stands beneath that, wherever it is."""
+    own = [one for one in shown if one.indicator.kind.group == group and not one.indicator.cause]
+    folded = [one for one in own if one.indicator.state in {State.GREEN, State.OFF}]
+    numbers = Counter(one.indicator.state for one in folded)
+    words = ", ".join(f"{number} {state}" for state, number in numbers.items())
+    day = Day([incident for one in folded for incident in one.incidents], now)
+    return ShownGroup(group, [one for one in own if one not in folded], folded, words, day)
 
 
 def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
