@@ -30,7 +30,7 @@ def push(at: datetime, waits: list[int]) -> None:
 
 
 def test_a_percentile_of_a_week_is_that_of_its_pushes_within_half_a_bucket() -> None:
-    chance = random.Random(7)  # noqa: S311 - figures of a test
+    chance = random.Random(7)
     waits = [round(chance.lognormvariate(4, 1.2)) for _ in range(400)]
     push(NOON + timedelta(minutes=3), waits[:150])
     push(NOON + timedelta(minutes=70), waits[150:])

@@ -44,9 +44,7 @@ class Period(NamedTuple):
 PERIODS = (
     Period("1 h", timedelta(hours=1), timedelta(minutes=1)),
     Period("24 h", timedelta(days=1), timedelta(minutes=15)),
-    Period(
-        "7 d", timedelta(days=7), timedelta(hours=1), Figure.HOUR_ENDS, Figure.HOUR_WAITS, Figure.HOUR_WAITING
-    ),
+    Period("7 d", timedelta(days=7), timedelta(hours=1), Figure.HOUR_ENDS, Figure.HOUR_WAITS, Figure.HOUR_WAITING),
 )
 
 

@@ -1,4 +1,4 @@
-"""Charts of the first page: what became of pushes and their wait for gorush in a period, and figures of the last hour."""
+"""Charts of the first page: what became of pushes and their wait for gorush, and figures of the last hour."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -118,7 +118,9 @@ def hour_figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
         ),
     ]
     labels = [f"{begin_at:%H:%M}" for begin_at in hour.begins_at]
-    return [Figure(_newest(hour, columns, show), Chart(title, labels, columns, show)) for title, columns, show in charts]
+    return [
+        Figure(_newest(hour, columns, show), Chart(title, labels, columns, show)) for title, columns, show in charts
+    ]
 
 
 def _newest(hour: Hour, columns: Mapping[str, Column], show: Show) -> str:
