@@ -4,7 +4,7 @@ FIGURES = ("requests", "replies", "attempts", "ends", "waits", "waiting", "hour"
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pushserver", "0008_fewer_indexes")]
+    dependencies = [("pushserver", "0009_canary_runs")]
     operations = [
         migrations.AlterField(
             "count", "figure", models.TextField(choices=[(name, name.title()) for name in FIGURES])
