@@ -75,7 +75,7 @@ def test_the_first_page_shows_the_figures_and_events_under_the_pointer_also_afte
     for _ in "12":
         operator.wait_for_function(f"({UNDER_POINTER})().length")
         texts = operator.evaluate(UNDER_POINTER)
-        assert [text.partition(" ")[0] for text in texts[1:3]] == ["requests:", "replies"]
+        assert [text.partition(" ")[0] for text in texts[1:3]] == ["delivered:", "failed:"]
         assert any("Redis: act now" in text for text in texts)
         with operator.expect_response("**/admin/"):
             pass
