@@ -389,7 +389,7 @@ for _is_wrong, *_problem in (
         "Name the server that takes mail, or nobody.",
     ),
     (
-        METRICS_PORT and not METRICS_TOKEN and not is_near(METRICS_HOST),
+        env.uses(*PROCESSES[1:]) and METRICS_PORT and not METRICS_TOKEN and not is_near(METRICS_HOST),
         "open_metrics_port",
         "METRICS_PORT would answer whoever reaches METRICS_HOST, as there is no METRICS_TOKEN.",
         "Set METRICS_TOKEN, which Prometheus then shows there, too.",

@@ -197,10 +197,21 @@ def given_by_compose(service: str, secrets: Path, **dot_env: str) -> dict[str, s
     return dot_env | {name: value.replace("/run/secrets", str(secrets)) for name, value in filled.items()}
 
 
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_container_passes_its_checks_with_the_secrets_of_its_process(process: str, tmp_path: Path) -> None:
+    secrets = written(tmp_path, SERVICES[process]["secrets"], GIVEN_ALL)
+    given = given_by_compose(process, secrets, **XMPP_JID, **MAIL, XMPP_COMPONENT_TUNNELLED="1")
+    assert problems(process, given, tmp_path) == []
+
+
 def test_the_chart_with_everything_passes_the_check_of_its_migration(tmp_path: Path) -> None:
-    secrets = written(tmp_path, EVERYTHING["secret"]["keys"], GIVEN_ALL)
-    files = {f"{name.upper()}_FILE": str(secrets / name) for name in EVERYTHING["secret"]["keys"]}
-    assert problems("migrate", {**VALUES["settings"], **EVERYTHING["settings"], **files}, tmp_path) == []
+    names = secrets_of("migrate") & {*EVERYTHING["secret"]["keys"]}
+    secrets = written(tmp_path, names, GIVEN_ALL)
+    files = {f"{name.upper()}_FILE": str(secrets / name) for name in names}
+    # The chart gives every container these, with the values of compose.
+    of_all = {name: SERVICES["migrate"]["environment"][name] for name in ("HOST", "METRICS_HOST", "METRICS_PORT")}
+    given = {**VALUES["settings"], **EVERYTHING["settings"], **files, **of_all}
+    assert problems("migrate", given, tmp_path) == []
 
 
 # Objects of the chart -------------------------------------------------------------------------------------------------
