@@ -86,10 +86,13 @@ class WaitingRows:
         self.search_from_beginning()
 
     def read_notifications(self) -> None:
-        """Read the notifications: note the steps that they name, and look at once if one names no step."""
+        """Read the notifications: note the steps that they name, and look at once if one names no step of ours.
+
+        Another release may have other names.
+        """
         payloads = {notice.payload for notice in self.session.notifies(timeout=0)} if self.session else set()
         self.steps |= {step for step in self._all if type(step).__name__ in payloads}
-        if "" in payloads:
+        if payloads - {type(step).__name__ for step in self._all}:
             self.look_at = 0.0
 
     def look(self, *, now: datetime, is_stopping: bool = False) -> None:

@@ -548,6 +548,17 @@ def test_announced_rows_do_not_wait_behind_the_rest_of_another_step(running):
     eventually(lambda: sum(rows.counts) == 1)
 
 
+@in_threads
+@pytest.mark.usefixtures("without_polling")
+def test_rows_that_another_release_announces_under_its_own_name_are_found_at_once(running):
+    rows = Rows()
+    worker, _ = running(rows)
+    eventually(lambda: worker._rows.is_leader and worker._rows.look_at > monotonic() + 500)
+    add_row()
+    fetch("SELECT pg_notify('batches', 'of another release')")
+    eventually(lambda: sum(rows.counts) == 1)
+
+
 class ForOne(Step):
     waits = "SELECT 1"
     is_for_leader = True
