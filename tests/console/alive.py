@@ -43,7 +43,8 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Yield the gorush of a healthy server, which a test may break."""
-    monkeypatch.setattr("pushserver.console.health.stored.KEPT_SECONDS", 0)
+    for kept in ("stored", "trend"):
+        monkeypatch.setattr(f"pushserver.console.health.{kept}.KEPT_SECONDS", 0)
     forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES
     settings.GORUSH_URLS = [f"http://127.0.0.1:{gorush.server_port}"]

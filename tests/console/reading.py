@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from notifications.gateways.gorush.models import current_rules
 from pushserver.console.health.stored import COUNTED
+from pushserver.console.health.trend import RECENT as TRENDS
 from pushserver.roles import seed_roles
 from tests.rig.rows import make_staff
 from waku_bridge.codec.keys import key_hash
@@ -67,7 +68,8 @@ def queries_of(client: Client, url: str) -> list[str]:
     """
     client.get(url)
     current_rules().refresh()
-    COUNTED.forget()
+    for kept in (COUNTED, *TRENDS.values()):
+        kept.forget()
     with CaptureQueriesContext(connection) as queries:
         client.get(url)
     return [query["sql"] for query in queries.captured_queries]

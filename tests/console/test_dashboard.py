@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.test import Client
@@ -30,7 +33,7 @@ from pushserver.console.canary.waku import canary
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
-from pushserver.console.health import pages, stored
+from pushserver.console.health import pages, stored, trend
 from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.traffic import minutes
@@ -40,11 +43,12 @@ from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
 from pushserver.console.waku import part
 from pushserver.console.waku.indicators import many_lost_replies
-from pushserver.models import ApiToken, Count, TrafficMinute
+from pushserver.models import ApiToken, Count, Incident, TrafficMinute
 from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of
 from tests.rig import reports, rows
+from tests.rig.statements import other_session
 from waku_bridge.models import EndedReply
 from waku_bridge.reading.live import LAST_READ
 from xmpp_bridge.component import END as COMPONENT_END
@@ -305,6 +309,38 @@ def test_the_page_reports_a_database_that_takes_too_long_to_count(
     assert "none waiting" not in board
 
 
+@pytest.mark.django_db(transaction=True)
+def test_the_page_does_not_wait_for_incidents_that_are_locked_and_calls_no_day_fine(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "TIMEOUTS", Timeouts(statement_seconds=2, lock_seconds=0.2))
+    assert "no incident in 24 hours" in admin_client.get("/admin/").content.decode()
+
+    with closing(other_session()) as other:
+        other.execute("LOCK TABLE pushserver_incident IN ACCESS EXCLUSIVE MODE")
+        board = admin_client.get("/admin/").content.decode()
+
+    assert "Messages may be late" in words(board)
+    assert "in 24 hours" not in board
+
+
+def test_a_day_of_pushes_is_read_once_for_all_pages_within_seconds(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def charts() -> str:
+        html = admin_client.get("/admin/?last=24 h").content.decode()
+        return html.partition('aria-labelledby="trend"')[2].partition("</section>")[0]
+
+    for kept in trend.RECENT.values():
+        kept.forget()
+    monkeypatch.setattr(trend, "KEPT_SECONDS", 60)
+    before = charts()
+    Count.objects.filter(figure="waits").update(count=70_001)
+    assert charts() == before
+    monkeypatch.setattr(trend, "KEPT_SECONDS", 0)
+    assert charts() != before
+
+
 def test_stores_of_one_host_share_an_indicator_that_shows_the_one_that_is_behind(settings: LazySettings) -> None:
     now = timezone.now()
     another = NODES[0].replace("reader:", "another:")
@@ -379,6 +415,35 @@ def test_staff_without_a_role_see_indicators_and_no_links_into_tables() -> None:
     html = staff("").get("/admin/").content.decode()
     assert "Every link of the chain" in html
     assert not re.findall(r'href="/admin/(?:notifications|waku_bridge|registrations)/', html.partition('id="board"')[2])
+
+
+def test_what_was_done_to_an_account_is_shown_to_admins_alone(admin_user: User) -> None:
+    Incident.objects.create(indicator="inbox", name="Inbox", state=State.YELLOW, sentence="", **_since(timezone.now()))
+    for row, change in ((admin_user, "Reset the password of ann"), (rows.make_halt("drained"), "Stopped it")):
+        kind = ContentType.objects.get_for_model(row)
+        earlier = timezone.now() - timedelta(minutes=20)
+        entry = {"content_type": kind, "object_id": row.pk, "object_repr": "x", "action_flag": CHANGE}
+        LogEntry.objects.create(user=admin_user, change_message=change, action_time=earlier, **entry)
+
+    for page in ("/admin/", f"/admin/pushserver/incident/{Incident.objects.get(indicator='inbox').pk}/change/"):
+        for role, expected in (("support", [False, False]), ("operator", [False, True]), ("admin", [True, True])):
+            text = words_of(staff(role), page)
+            assert [change in text for change in ("Reset the password of ann", "Stopped it")] == expected
+
+
+def _since(now: datetime) -> dict[str, datetime]:
+    return {"incident_at": now, "began_at": now}
+
+
+def test_only_who_may_view_incidents_sees_those_of_the_day(admin_client: Client) -> None:
+    now = timezone.now()
+    past = {"began_at": now - timedelta(minutes=30), "ended_at": now - timedelta(minutes=20), "state": State.YELLOW}
+    rows.make(Incident, indicator="inbox", name="Inbox of that day", **past)
+
+    assert "Inbox of that day" in words_of(admin_client, "/admin/")
+    html = staff("").get("/admin/").content.decode()
+    assert "Inbox of that day" not in html
+    assert "in 24 hours" not in html
 
 
 # Refreshing -----------------------------------------------------------------------------------------------------------

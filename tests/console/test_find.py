@@ -223,6 +223,13 @@ def test_a_search_leads_to_no_page_that_the_role_may_not_view() -> None:
     assert [words for words in ("Thirty days", "All notifications", "/admin/timelines/") if words in html] == []
 
 
+def test_the_list_of_requests_names_recipients_only_to_who_may_view_notifications() -> None:
+    rows.make_delivered(HEROINE)
+    page, seen = "/admin/notifications/notificationrequest/", HEROINE.hex()[:8]
+    assert seen not in allowed_to("view_notificationrequest").get(page).content.decode()
+    assert seen in staff("support").get(page).content.decode()
+
+
 def test_the_access_record_has_who_opened_which_user(admin_client: Client) -> None:
     notification = rows.make_delivered(HEROINE)
     find(admin_client, chat_key(PUBLIC_KEY))

@@ -8,11 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import LiteralString, NamedTuple
 
+from django.utils import timezone
+
 from kit.db.base import fetch
 from notifications.models import Notification
+from pushserver.console.health.recent import Recent
 from pushserver.models import Count
 
 State = Notification.State
@@ -109,3 +113,12 @@ def read_trend(period: Period, now: datetime) -> Trend:
         else:
             waiting[at] = int(count)
     return Trend(period, begins_at, ends, waits, waiting)
+
+
+def _now(period: Period) -> Trend:
+    return read_trend(period, timezone.now())
+
+
+# Every open first page asks for a period every two seconds, and that of a day has a row for each bucket of each minute.
+KEPT_SECONDS = 15.0
+RECENT = {period: Recent(partial(_now, period), lambda: KEPT_SECONDS) for period in PERIODS}

@@ -199,6 +199,11 @@ class NotificationRequestAdmin(FactAdmin):
         rows: Any = super().get_queryset(request)
         return rows.annotate(recipient_hash=recipient, states=states)
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the columns, without what notifications say for people who may not view these."""
+        may_view = request.user.has_perm("notifications.view_notification")
+        return [name for name in self.list_display if may_view or name not in {"recipient", "outcome"}]
+
 
 class AttemptInline(FactInline):
     model = Attempt

@@ -23,7 +23,7 @@ from pushserver.console.toolkit.facts import FactAdmin
 from pushserver.console.toolkit.labels import with_code
 from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
 from pushserver.console.toolkit.operations import Done, Operated, Operation
-from pushserver.console.toolkit.related import changes_of
+from pushserver.console.toolkit.related import changes_of, readable_by
 from pushserver.models import Incident, ServerStart
 
 # A change in this time before an incident may be its reason.
@@ -131,7 +131,7 @@ class IncidentAdmin(Operated, FactAdmin):
         )[:MAX_CHANGES]
         may_read = request.user.has_perm("admin.view_logentry")
         context["notes"] = changes_of(Incident, [str(incident.pk)])[:MAX_CHANGES] if may_read else []
-        context["changes"] = sorted(_before(incident, may_read=may_read), reverse=True)
+        context["changes"] = sorted(_before(incident, request.user if may_read else None), reverse=True)
         return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description="indicator was")
@@ -156,12 +156,15 @@ class IncidentAdmin(Operated, FactAdmin):
         return duration(((incident.ended_at or database_now()) - incident.began_at).total_seconds())
 
 
-def _before(incident: Incident, *, may_read: bool) -> Iterator[tuple[str, str]]:
-    """Yield time and text of each change shortly before an incident: starts of workers, and staff actions."""
+def _before(incident: Incident, reader: Any) -> Iterator[tuple[str, str]]:
+    """Yield time and text of each change shortly before an incident: starts of workers, and what staff did.
+
+    Only a reader of the log sees the latter.
+    """
     span = (incident.began_at - BEFORE, incident.began_at)
     for start in ServerStart.objects.filter(started_at__range=span).order_by("-started_at")[:MAX_CHANGES]:
         yield exact(start.started_at), f"A worker of version {start.version} started."
-    if may_read:
-        entries = LogEntry.objects.filter(action_time__range=span).select_related("user", "content_type")
+    if reader:
+        entries = LogEntry.objects.filter(readable_by(reader), action_time__range=span).select_related("user")
         for entry in entries.order_by("-action_time")[:MAX_CHANGES]:
             yield exact(entry.action_time), f"{entry.user}: {entry.object_repr}: {entry.get_change_message()}"

@@ -62,12 +62,12 @@ def _view(page: PeerPage) -> Callable[..., HttpResponseBase]:
 def _rows(request: HttpRequest, page: PeerPage) -> Iterator[Row]:
     """Yield a row for each peer, with its indicator of each kind that it has."""
     seen = take_snapshot(now=timezone.now())
-    urls = page.urls()
+    shown, urls = shown_to(request.user, seen), page.urls()
     notices = page.notices.read(urls)
     for url in urls:
         host, notice = host_of(url), notices.get(url)
         ids = {f"{kind}-{host}" for kind in page.kinds}
-        indicators = shown_to(request.user, [found for found in seen.indicators if found.id in ids], seen.facts["now"])
+        indicators = [one for one in shown if one.indicator.id in ids]
         if notice:
             facts = list(page.describe(notice.memory)) if notice.memory else []
             is_well = indicators and not any(found.indicator.is_bad for found in indicators)

@@ -10,7 +10,7 @@ from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.postgres.search import SearchQuery, SearchVector
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -26,6 +26,7 @@ from pushserver.console.pages.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVO
 from pushserver.console.toolkit.columns import NOTHING, age, link, moment, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from pushserver.console.toolkit.operations import Done, Operated, Operation
+from pushserver.console.toolkit.related import readable_by
 from pushserver.models import AccessRecord, ApiToken, FailedLogin
 from registrations.models import Registration
 
@@ -181,10 +182,6 @@ class AccessRecordAdmin(FactAdmin):
     shown: ClassVar[Any] = {"Opened page": (word("username", "who"), "page", "object_id", moment("at", "when"))}
 
 
-def _view(model: type[Model]) -> str:
-    return f"{model._meta.app_label}.view_{model._meta.model_name}"  # noqa: SLF001 - the documented way
-
-
 def subject_url(entry: LogEntry) -> str:
     """Return the URL of the row that an entry is about, or an empty text if the row has no page or was deleted."""
     url, kind = entry.get_admin_url(), entry.content_type
@@ -226,15 +223,10 @@ class ChangeAdmin(FactAdmin):
     takes_words = True
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the entries about rows that this person may view. So only admins see the entries about accounts."""
+        """Return the entries that this person may read."""
         rows = super().get_queryset(request)
-        if request.user.is_superuser or not self.has_view_permission(
-            request
-        ):  # people without the permission are refused elsewhere
-            return rows
-        seen = [model for model in admin.site._registry if request.user.has_perm(_view(model))]  # noqa: SLF001
-        kinds = ContentType.objects.get_for_models(*seen).values()
-        return rows.filter(content_type__in=[kind.pk for kind in kinds])
+        # People without the permission are refused elsewhere.
+        return rows.filter(readable_by(request.user)) if self.has_view_permission(request) else rows
 
     def matching(self, term: str) -> Q:
         """Return the condition for entries with this word, by this staff member, or about this user."""

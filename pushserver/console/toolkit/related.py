@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.urls import reverse
 
 from pushserver.console.toolkit.labels import Family
@@ -74,6 +74,18 @@ def changes_of(model: type[Model], ids: Collection[str], *, since: datetime | No
     entries = apps.get_model("admin.LogEntry").objects.filter(content_type=kind, object_id__in=ids)
     entries = entries.filter(action_time__gte=since) if since else entries
     return entries.select_related("user").order_by("-pk")
+
+
+def readable_by(user: Any) -> Q:
+    """Return the condition for the log entries that a reader of the log may see.
+
+    Entries about rows of a list that this person may not open are left out. So only admins see those about accounts.
+    """
+    from django.contrib import admin  # noqa: PLC0415 - workers have no admin
+
+    options = [model._meta for model in admin.site._registry]  # noqa: SLF001 - documented
+    closed = [each.model for each in options if not user.has_perm(f"{each.app_label}.view_{each.model_name}")]
+    return ~Q(content_type__in=[kind.pk for kind in ContentType.objects.get_for_models(*closed).values()])
 
 
 def newest_changes(subjects: Subjects) -> "list[LogEntry]":

@@ -10,11 +10,13 @@ from django.utils.text import Truncator
 
 from notifications.models import Notification
 from pushserver.console.health.hour import Hour
+from pushserver.console.health.pages import INCIDENTS
 from pushserver.console.health.traffic import MINUTE
 from pushserver.console.health.trend import FAILED, Trend
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
 from pushserver.console.toolkit.labels import Family
+from pushserver.console.toolkit.related import readable_by
 from pushserver.models import Incident, ServerStart
 
 State = Notification.State
@@ -71,6 +73,7 @@ def _sum(column: Column) -> float | None:
 def _events(trend: Trend, user: Any) -> Iterator[Event]:
     """Yield the incidents that follow from no other, and as marks the starts of workers and what staff did."""
     begin, end = trend.span
+    may_see = user.has_perm(INCIDENTS.permission)
 
     def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
         steps = ((at - begin) // trend.period.step for at in (began, ended or began))
@@ -78,14 +81,14 @@ def _events(trend: Trend, user: Any) -> Iterator[Event]:
         return Event(f"{began:%H:%M} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
 
     incidents = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gte=begin), cause="", began_at__lt=end)
-    for incident in incidents.order_by("-began_at")[:MAX_MARKS]:
+    for incident in incidents.order_by("-began_at")[:MAX_MARKS] if may_see else ():
         family = Family.BAD if incident.red_from else Family.CAUTION
         yield event(f"{incident.name}: {incident.worst}", family, incident.began_at, incident.ended_at or end)
     starts = ServerStart.objects.filter(started_at__range=trend.span).order_by("-pk")
-    for start in starts[:MAX_MARKS]:
+    for start in starts[:MAX_MARKS] if may_see else ():
         yield event(f"a worker of version {start.version} started", Family.QUIET, start.started_at)
     # The newest are read by their key, because no index has the time.
-    entries = LogEntry.objects.select_related("user").order_by("-pk")
+    entries = LogEntry.objects.filter(readable_by(user)).select_related("user").order_by("-pk")
     for entry in entries[:MAX_MARKS] if user.has_perm("admin.view_logentry") else ():
         if entry.action_time >= begin:
             yield event(f"{entry.user}: {entry.get_change_message()}", Family.WAITING, entry.action_time)

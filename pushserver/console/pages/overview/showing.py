@@ -1,9 +1,10 @@
 """Content of the dashboard. The page loads its changing part again every REFRESH_SECONDS."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -19,7 +20,7 @@ from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.judges import Queue
 from pushserver.console.health.snapshot import Snapshot, take_snapshot
 from pushserver.console.health.traffic import DAY, MINUTE
-from pushserver.console.health.trend import PERIODS, read_trend
+from pushserver.console.health.trend import PERIODS, RECENT
 from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
 from pushserver.console.pages.documentation import RUNBOOKS
 from pushserver.console.pages.labels import ENDS, beyond
@@ -47,14 +48,15 @@ LOOKS = {
 class Shown:
     """An indicator as one person sees it, with its effects. ``url`` is empty if this person may open no page about it.
 
-    ``incidents`` has those of the last 24 hours until ``now``, the newest first.
+    ``incidents`` has those of the last 24 hours until ``now``, the newest first. It is None where they are not known,
+    and for people who may not see them.
     """
 
     indicator: Verdict
     url: str
     history_url: str
     effects: "Sequence[Shown]"
-    incidents: Sequence[Incident]
+    incidents: Sequence[Incident] | None
     now: datetime
 
     @property
@@ -68,11 +70,11 @@ class Shown:
     @property
     def incident(self) -> Incident | None:
         """Return the incident that goes on."""
-        return next((incident for incident in self.incidents if incident.ended_at is None), None)
+        return next((incident for incident in self.incidents or () if incident.ended_at is None), None)
 
     @property
-    def day(self) -> "Day":
-        return Day(self.incidents, self.now)
+    def day(self) -> "Day | None":
+        return None if self.incidents is None else Day(self.incidents, self.now)
 
     @property
     def runbook(self) -> str:
@@ -96,7 +98,8 @@ class Day(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{counted(len(self.incidents), 'incident')} in 24 hours" if self.incidents else "fine for 24 hours"
+        number = counted(len(self.incidents), "incident") if self.incidents else "no incident"
+        return f"{number} in 24 hours"
 
     @property
     def times(self) -> Iterator[tuple[Family, int, int]]:
@@ -114,7 +117,7 @@ class ShownGroup(NamedTuple):
     open: Sequence[Shown]
     folded: Sequence[Shown]
     words: str
-    day: Day
+    day: Day | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +173,27 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
     return f"{reverse(page.url_name)}{f'?{narrowed}' if narrowed else ''}"
 
 
-def shown_to(user: Any, indicators: Sequence[Verdict], now: datetime) -> list[Shown]:
-    """Return these indicators as this user may see them."""
-    incidents: dict[str, list[Incident]] = {}
-    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY)).order_by("-began_at")
-    for incident in recent[:MAX_INCIDENTS]:
-        incidents.setdefault(incident.indicator, []).append(incident)
+def shown_to(user: Any, seen: Snapshot) -> list[Shown]:
+    """Return the indicators as this user may see them. While PostgreSQL is slow, no page waits for the incidents."""
+    now, may_see = seen.facts["now"], user.has_perm(pages.INCIDENTS.permission)
+    incidents = _recent_incidents(now) if seen.is_noted and may_see else None
 
     def shown(found: Verdict) -> Shown:
         history_url = url_of(pages.INCIDENTS, user, indicator__exact=found.id)
-        effects = [shown(other) for other in indicators if other.cause == found.id]
-        return Shown(found, _url(found, user), history_url, effects, incidents.get(found.id, ()), now)
+        effects = [shown(other) for other in seen.indicators if other.cause == found.id]
+        own = None if incidents is None else incidents.get(found.id, ())
+        return Shown(found, _url(found, user), history_url, effects, own, now)
 
-    return [shown(found) for found in indicators]
+    return [shown(found) for found in seen.indicators]
+
+
+def _recent_incidents(now: datetime) -> Mapping[str, Sequence[Incident]]:
+    """Return the incidents of the last 24 hours by indicator, the newest first."""
+    found: dict[str, list[Incident]] = {}
+    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY)).order_by("-began_at")
+    for incident in recent[:MAX_INCIDENTS]:
+        found.setdefault(incident.indicator, []).append(incident)
+    return found
 
 
 def _url(indicator: Verdict, user: Any) -> str:
@@ -195,7 +206,7 @@ def status_page(user: Any, last: str = "") -> dict[str, Any]:
     """Return the context of the template for this user, with charts of the ``last`` period."""
     seen = take_snapshot(now=timezone.now())
     now = seen.facts["now"]
-    shown = shown_to(user, seen.indicators, now)
+    shown = shown_to(user, seen)
     period = next((period for period in PERIODS if period.name == last), PERIODS[0])
     state, sentence = overall(seen.indicators)
     first = worst(seen.indicators)
@@ -203,7 +214,7 @@ def status_page(user: Any, last: str = "") -> dict[str, Any]:
         "now": now,
         "period": period,
         "periods": PERIODS,
-        "trend": trend_figures(read_trend(period, now), user) if seen.is_noted else [],
+        "trend": trend_figures(RECENT[period].get(), user) if seen.is_noted else [],
         "may_acknowledge": user.has_perm("pushserver.operate_incident"),
         "verdict": sentence,
         "family": LOOKS[state][0],
@@ -231,7 +242,8 @@ def _of_group(group: Group, shown: Sequence[Shown], now: datetime) -> ShownGroup
     folded = [one for one in own if one.indicator.state in {State.GREEN, State.OFF}]
     numbers = Counter(one.indicator.state for one in folded)
     words = ", ".join(f"{number} {state}" for state, number in numbers.items())
-    day = Day([incident for one in folded for incident in one.incidents], now)
+    known = [one.incidents for one in folded if one.incidents is not None]
+    day = Day([*chain.from_iterable(known)], now) if known else None
     return ShownGroup(group, [one for one in own if one not in folded], folded, words, day)
 
 
