@@ -120,8 +120,8 @@ class Count(models.Model):
         ATTEMPTS = "attempts"  # of a minute, by app, outcome and code
         # Notifications by their last state. A delivered one counts in the minute of its last attempt.
         ENDS = "ends"
-        # First pushes of a minute by the bucket of their wait for gorush since the request: see `health.trend`. Graded
-        # pushes are left out, because they may wait until one push wakes the device for several.
+        # First pushes of a minute by the bucket of their wait since the request: see `health.trend`. Graded pushes are
+        # left out, because they may wait until one push wakes the device for several.
         WAITS = "waits"
         WAITING = "waiting"  # notifications at the end of a minute
         HOUR = "hour"  # the sum of a flow: see `health.hours`

@@ -195,6 +195,7 @@ def test_a_green_page_turns_red_without_reloading_and_leaves_focus_and_mouse_alo
     expect(operator.locator("#verdict")).to_have_text("Messages get through, and nothing needs you")
     expect(operator).to_have_title(re.compile("^Overview"))
     operator.evaluate("window.stayed = true")
+    operator.locator("details", has=operator.locator("#go-inbox")).locator("summary").click()
     operator.locator("#go-inbox").focus()
 
     for app in Channel.objects.all():

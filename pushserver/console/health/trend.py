@@ -1,4 +1,4 @@
-"""What became of pushes over an hour, a day or a week, and how long they waited for gorush.
+"""What became of pushes over an hour, a day or a week, and how long they waited for the gateway.
 
 The waits of each minute are a histogram: its buckets grow by a factor, so that histograms can be added, and a
 percentile of their sum is wrong by half a bucket at most.
@@ -76,11 +76,11 @@ class Trend:
         return [self.waiting_at.get(at) for at in self.begins_at]
 
     def wait(self, share: float) -> list[float | None]:
-        """Return within how many milliseconds this share of the pushes of each step left for gorush."""
+        """Return within how many milliseconds this share of the pushes of each step left for the gateway."""
         return [percentile(self.waits.get(at, {}), share) for at in self.begins_at]
 
     def wait_of_all(self, share: float) -> float | None:
-        """Return within how many milliseconds this share of all pushes of the period left for gorush."""
+        """Return within how many milliseconds this share of all pushes of the period left for the gateway."""
         return percentile(sum(self.waits.values(), Counter()), share)
 
 

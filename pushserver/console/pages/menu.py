@@ -55,7 +55,6 @@ MENU: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
             _list("Incidents", "history_toggle_off", "pushserver.incident"),
             _page("Alerts", "notification_important", "alerts", INCIDENTS),
-            _list("Canary runs", "sync", "pushserver.canaryrun"),
             _list("Changes", "edit_note", "admin.logentry"),
         ],
     ),
@@ -102,6 +101,7 @@ MENU: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "Rarely used": (
         NOBODY,
         [
+            _list("Canary runs", "sync", "pushserver.canaryrun"),
             _list("Routes", "route", "registrations.route"),
             _list("Grants", "verified_user", "registrations.grant"),
             _list("Registration events", "history", "registrations.registrationevent"),

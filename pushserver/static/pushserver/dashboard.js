@@ -52,13 +52,16 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   board.addEventListener("htmx:afterSwap", refreshed);
 
-  // What somebody has unfolded stays so.
+  // What somebody has unfolded stays so. htmx sets the focus before, and what is folded takes none.
   let unfolded = [];
+  let focused = "";
   board.addEventListener("htmx:beforeSwap", () => {
     unfolded = [...board.querySelectorAll("details[open]")].map(({ id }) => id);
+    focused = board.contains(document.activeElement) ? document.activeElement.id : "";
   });
   board.addEventListener("htmx:afterSwap", () => {
     for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+    if (focused) document.getElementById(focused)?.focus();
   });
 
   // A link that is replaced while somebody presses it would not be followed. The next refresh is seconds away.

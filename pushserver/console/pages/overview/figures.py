@@ -1,4 +1,4 @@
-"""Charts of the first page: what became of pushes and their wait for gorush, and figures of the last hour."""
+"""Charts of the first page: what became of pushes and their wait for the gateway, and figures of the last hour."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -57,7 +57,7 @@ def trend_figures(trend: Trend, user: Any) -> list[Figure]:
         ),
         Figure(
             ", ".join(within),
-            Chart(f"From a request to gorush in {name}", labels, waits, milliseconds, events=meanwhile),
+            Chart(f"From a request to the gateway in {name}", labels, waits, milliseconds, events=meanwhile),
         ),
     ]
 
