@@ -4,7 +4,8 @@ Each entry point names both once, before the settings are read: `manage.py` by i
 `pushserver.worker` for what servers of others start. A process without a role is a command that an operator types.
 """
 
-from collections.abc import Collection, Iterable
+from argparse import ArgumentParser
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 # Those of compose.yaml. What one uses of the secrets is in the table of settings.
@@ -49,11 +50,12 @@ def begin_command(command: str) -> None:
     begin_as(role, _OF_COMMANDS.get(command, ["web"]))
 
 
-def serving(arguments: Iterable[str]) -> set[str]:
+def serving(arguments: Sequence[str]) -> set[str]:
     """Return the processes that a Celery worker with these arguments is. Without `--queues` it serves all queues."""
-    named = [argument.removeprefix("--queues=") for argument in arguments if argument.startswith("--queues=")]
-    queues = ",".join(named).split(",") if named else ["batches", "maintenance", "reports"]
-    return {_OF_QUEUES.get(queue, "tasks") for queue in queues}
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-Q", "--queues", default="batches,maintenance,reports")
+    named, _others = parser.parse_known_args(arguments)
+    return {_OF_QUEUES.get(queue, "tasks") for queue in named.queues.split(",")}
 
 
 def role() -> Role:

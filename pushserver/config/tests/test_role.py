@@ -76,6 +76,21 @@ def test_the_first_role_stays_and_a_process_without_one_is_a_command(unnamed):
     assert (role.role(), role.processes()) == (Role.SERVER, ["web"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "processes"),
+    [
+        ("--queues=batches", {"batches"}),
+        ("-l info --queues batches", {"batches"}),
+        ("-Q batches -c 1", {"batches"}),
+        ("-Qmaintenance,keys,canary", {"tasks"}),
+        ("--quiet -Q reports,keys", {"reports", "tasks"}),
+        ("--pool=threads", {"batches", "tasks", "reports"}),
+    ],
+)
+def test_a_worker_is_the_processes_of_its_queues(arguments, processes):
+    assert role.serving(["celery", "--app=pushserver.worker", "worker", *arguments.split()]) == processes
+
+
 def test_a_worker_without_a_role_is_refused():
     command = [sys.executable, "-m", "celery", "--app=pushserver", "worker"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
