@@ -351,8 +351,9 @@ TRACE_PAGE = env("TRACE_PAGE", kinds.TRACE_PAGE)
 # The files are mapped into memory: a process that counts while the disk is full gets SIGBUS.
 MIN_FREE_FOR_METRICS_BYTES = 2**20
 OTLP_VERSION = VERSION if OTLP_URL else ""
-TRACES = bool(OTLP_URL)
-# Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of.
+# Ids of traces are digests with this key: the same in all processes, and nobody else can tell what they are of. A
+# process without the server's key traces nothing.
+TRACES = bool(OTLP_URL and SERVER_PRIVATE_KEY)
 TRACES_KEY = hmac.digest(SERVER_PRIVATE_KEY, b"ids of traces", "sha256")
 
 # What is wrong with several together: the problem, its words, and what to do ------------------------------------------
@@ -613,7 +614,7 @@ else:
 
 # Logging --------------------------------------------------------------------------------------------------------------
 LOGGING_CONFIG = None
-configure_logging(as_json=_IS_JSON, level=_LOG_LEVEL, exports_errors=TRACES)
+configure_logging(as_json=_IS_JSON, level=_LOG_LEVEL, exports_errors=bool(OTLP_URL))
 
 
 def _share_metrics() -> None:
