@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts the units, which secrets each gets, their account and push-server-manage in place, for the first time and after each `git pull`:
+# Puts the units with their secrets, their account and push-server-manage in place, first and after each `git pull`:
 #   deploy/systemd/install.sh && systemctl restart push-server.target
 # With DESTDIR it writes below that folder, and systemd hears nothing of it.
 set -eu
@@ -11,11 +11,11 @@ for unit in *.service *.target *.d/*; do
     install -D -m 644 "$unit" "$root/etc/systemd/system/$unit"
 done
 # A secret is a file of root's (mode 600). Without one an empty line takes its place, which counts as unset.
-rm -f "$root"/etc/systemd/system/push-server-*.service.d/secrets.conf
+rm -f "$root"/etc/systemd/system/push-server-*.service.d/00-secrets.conf
 grep -v '^#' secrets | while read -r name processes; do
     variable=$(echo "$name" | tr '[:lower:]' '[:upper:]')_FILE
     for process in $processes; do
-        conf=$root/etc/systemd/system/push-server-$process.service.d/secrets.conf
+        conf=$root/etc/systemd/system/push-server-$process.service.d/00-secrets.conf
         install -d "${conf%/*}"
         [ -e "$conf" ] || echo '[Service]' >"$conf"
         cat >>"$conf" <<END

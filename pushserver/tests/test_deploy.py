@@ -62,7 +62,7 @@ def secrets_of_unit(name: str) -> str:
     with TemporaryDirectory() as folder:
         command = [str(ROOT / "deploy/systemd/install.sh")]
         subprocess.run(command, env=os.environ | {"DESTDIR": folder}, check=True)
-        added = Path(folder, f"etc/systemd/system/push-server-{name}.service.d/secrets.conf")
+        added = Path(folder, f"etc/systemd/system/push-server-{name}.service.d/00-secrets.conf")
         return added.read_text(encoding="utf-8")
 
 
