@@ -24,7 +24,7 @@ VIEW = """
 class Migration(migrations.Migration):
     dependencies = [("waku_bridge", "0012_still_fewer_indexes"), ("pushserver", "0009_canary_runs")]
     operations = [
-        migrations.RunSQL(MOVE),
+        migrations.RunSQL(MOVE, migrations.RunSQL.noop),
         migrations.DeleteModel("CanaryRun"),
         migrations.RunSQL(VIEW, "DROP VIEW IF EXISTS waku_bridge_canaryrun"),
     ]

@@ -21,7 +21,7 @@ VIEW = """
 class Migration(migrations.Migration):
     dependencies = [("xmpp_bridge", "0004_canary_started_at"), ("pushserver", "0009_canary_runs")]
     operations = [
-        migrations.RunSQL(MOVE),
+        migrations.RunSQL(MOVE, migrations.RunSQL.noop),
         migrations.DeleteModel("CanaryRun"),
         migrations.RunSQL(VIEW, "DROP VIEW IF EXISTS xmpp_bridge_canaryrun"),
     ]
