@@ -111,6 +111,14 @@ def test_files_written_by_the_server_are_closed_to_other_accounts(name, mode):
     assert facts_of(name)[0] == mode
 
 
+@pytest.mark.parametrize("key", ["", "04" * 32])
+def test_a_process_without_the_servers_key_exports_its_errors_and_traces_nothing(key):
+    program = f"""import logging; {begun("export_events")}; from pushserver import settings
+print(settings.TRACES, "ErrorHandler" in str(logging.getLogger().handlers))"""
+    url = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "DATABASE_URL": "postgresql://127.0.0.1/push"}
+    assert printed(program, SERVER_PRIVATE_KEY=key, **url).split() == [str(bool(key)), "True"]
+
+
 @pytest.mark.parametrize(
     ("environment", "is_secure", "hsts_seconds"),
     [
