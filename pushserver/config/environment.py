@@ -52,15 +52,7 @@ class Environment:
     table: list[Setting] = field(default_factory=list)
     problems: list[Error] = field(default_factory=list)
 
-    def __call__(
-        self,
-        name: str,
-        kind: Kind[T],
-        default: str = "",
-        *,
-        words: str = "",
-        used_by: str = "",
-    ) -> T:
+    def __call__(self, name: str, kind: Kind[T], default: str = "", *, words: str = "", used_by: str = "") -> T:
         """Add a row to the table, and return the value: that of the variable, else the default.
 
         A ``default`` is written as an operator would. ``words`` say it where it follows from something else. A secret

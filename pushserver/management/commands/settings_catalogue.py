@@ -50,9 +50,8 @@ def _section(title: str, own: Iterator[Setting]) -> Iterator[str]:
 def _value(setting: Setting) -> str:
     if not setting.used_by:
         return setting.looks
-    users = (
-        "all" if setting.used_by == {*PROCESSES} else ", ".join(name for name in PROCESSES if name in setting.used_by)
-    )
+    own = [name for name in PROCESSES if name in setting.used_by]
+    users = "all" if own == [*PROCESSES] else ", ".join(own)
     return f"secret ({users}): {setting.looks}".removesuffix(": text")
 
 
