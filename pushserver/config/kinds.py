@@ -29,7 +29,7 @@ MAIL_ADDRESS = re.compile(rf"[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~-]+@{_MAIL_LABEL}(\.
 _PASSWORD = re.compile(r"://[^/@]*:.*@")  # not everybody escapes a slash within it
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 # Host and port. What a shell or a template would have replaced is part of no host.
-_HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s\[\]:@$(){}<>\"'`\\|^]*)(:(?P<port>\d*))?")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s\[\]:@$(){}<>\"'`\\|^]*)(:(?P<port>\d{0,5}))?")
 ENCODE = "In user and password write %40 for @, %2F for /, %3F for ?, %23 for #, %25 for %."
 TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 # redis-py verifies certificates and names by default, Celery only on demand.

@@ -154,6 +154,7 @@ def test_a_url_that_all_libraries_read_alike_has_nothing_wrong(schemes, url):
         (REDIS, "redis://:5ecret@$REDIS_HOST:6379/0", "no port"),
         (REDIS, "redis://:5ecret@redis:6379:6379/0", "no port"),
         (REDIS, "redis://:5ecret@127.0.0.1:99999/0", "no port"),
+        (REDIS, f"redis://:5ecret@127.0.0.1:{'9' * 5000}/0", "no host"),
         (REDIS, "redis://:5ecret@127.0.0.1:0/0", "no port"),
         (REDIS, "redis://:5ecret@127.0.0.1:-1/0", "no port"),
         (REDIS, "unix:///run/redis.sock", "does not begin with redis:// or rediss://"),
