@@ -13,7 +13,7 @@ from pytest_django import DjangoDbBlocker
 from pytest_django.live_server_helper import LiveServer
 
 from embedded.supervisor.processes import PROJECT
-from pushserver.console.pages.overview import showing
+from pushserver.console.pages import overview
 from pushserver.roles import seed_roles
 from tests.console.alive import alive, gorush  # noqa: F401 - fixtures
 from tests.console.browsing import PASSWORD, SOON_MS, begin_session
@@ -129,7 +129,7 @@ def _forget(context: BrowserContext, page: Page, url: str) -> None:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refresh the dashboard every second, so that tests of its changes wait less."""
-    monkeypatch.setattr(showing, "REFRESH_SECONDS", 1)
+    monkeypatch.setattr(overview, "REFRESH_SECONDS", 1)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.traffic import minutes
 from pushserver.console.health.verdicts import VALUES, Page, State, Verdict, without_hosts
-from pushserver.console.pages.overview.showing import url_of
+from pushserver.console.pages.overview import url_of
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
 from pushserver.console.waku import part

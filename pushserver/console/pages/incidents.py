@@ -17,7 +17,7 @@ from kit.db.clock import database_now
 from kit.display import counted, exact
 from pushserver.console.health.verdicts import State, duration
 from pushserver.console.pages import labels
-from pushserver.console.pages.overview.showing import LOOKS
+from pushserver.console.pages.overview import LOOKS
 from pushserver.console.toolkit.columns import moment, word
 from pushserver.console.toolkit.facts import FactAdmin
 from pushserver.console.toolkit.labels import with_code

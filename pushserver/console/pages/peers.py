@@ -20,7 +20,7 @@ from kit.display import host_of
 from pushserver.console.checks.engine import complaints
 from pushserver.console.checks.peers import UNREACHABLE, Complaint
 from pushserver.console.health.snapshot import take_snapshot
-from pushserver.console.pages.overview.showing import Shown, shown_to
+from pushserver.console.pages.overview import Shown, shown_to
 from pushserver.console.part import PeerPage
 from pushserver.console.parts import parts
 

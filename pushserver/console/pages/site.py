@@ -11,7 +11,7 @@ from notifications.queues import halts
 from pushserver.console.pages import logins
 from pushserver.console.pages.menu import may_find
 from pushserver.console.pages.middleware import REFRESH_HEADER, locked_out, too_many_logins
-from pushserver.console.pages.overview.showing import status_page
+from pushserver.console.pages.overview import status_page
 from pushserver.console.pages.second_factor import is_missing
 
 

@@ -1,4 +1,7 @@
-"""Content of the dashboard. The page loads its changing part again every REFRESH_SECONDS."""
+"""The dashboard, first page of the console: state of each link of the chain, first steps, and charts (`figures`).
+
+The page loads its changing part again every REFRESH_SECONDS.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +26,8 @@ from pushserver.console.health.traffic import DAY, MINUTE
 from pushserver.console.health.trend import PERIODS, RECENT
 from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
 from pushserver.console.pages.documentation import RUNBOOKS
+from pushserver.console.pages.figures import hour_figures, trend_figures
 from pushserver.console.pages.labels import ENDS, beyond
-from pushserver.console.pages.overview.figures import hour_figures, trend_figures
 from pushserver.console.parts import parts_in_use
 from pushserver.console.reports.formats import count, percent
 from pushserver.console.toolkit.labels import Family
