@@ -90,7 +90,7 @@ class ApiToken(models.Model):
 
 
 class TrafficMinute(models.Model):
-    """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `history.traffic`)."""
+    """The figures of one minute, so that the dashboard reads sixty rows and no large table (see `health.traffic`)."""
 
     begin_at = models.DateTimeField(primary_key=True)
     counted_at = models.DateTimeField()

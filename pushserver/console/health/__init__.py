@@ -6,8 +6,8 @@
     indicators, pushes, and those of parts: facts → verdicts, without I/O
     snapshot facts and verdicts of one moment        incidents  since when each is bad
 
-`traffic` counts each minute, `hours` adds them up, and `hour` reads the last sixty. No page is imported here, because
-workers take snapshots, too.
+`traffic` counts each minute, and `hours` adds them up. `hour` reads the last sixty, and `trend` an hour, a day or a
+week. `probes` answers `/readyz`. `watch` takes snapshots in workers, and sends `alerts`, so no page is imported here.
 
 See docs/console.md.
 """

@@ -122,9 +122,8 @@ def levels() -> dict[str, AlertLevel.Level]:
 
 def _begun(now: datetime) -> Iterator[tuple[Incident, str, int]]:
     snoozed = Incident.objects.filter(indicator=OuterRef("indicator"), snoozed_until__gt=now)
-    is_red = Q(
-        red_until=None, ended_at=None
-    )  # the previous version ends an incident without the end of its time in red
+    # The previous version ends an incident without the end of its time in red.
+    is_red = Q(red_until=None, ended_at=None)
     is_red_or_was = Q(red_from__isnull=False) & (is_red | Q(red_until__gt=now - SETTLED))
     causes = Incident.objects.filter(is_red_or_was, indicator=OuterRef("cause"))  # only a red indicator explains others
     goes_on = Incident.objects.filter(ended_at=None, acknowledged_at=None).exclude(Exists(snoozed) | Exists(causes))

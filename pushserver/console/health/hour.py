@@ -1,4 +1,4 @@
-"""Reader of the last hour by the minute, as `history.traffic` has counted it, in a few queries over small rows."""
+"""Reader of the last hour by the minute, as `traffic` has counted it, in a few queries over small rows."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -87,15 +87,15 @@ def show_documentation(request: HttpRequest, name: str = "") -> HttpResponse:
 
 @lru_cache
 def contents() -> list[tuple[str, list[Page]]]:
-    """Return the pages by part: the server, its installation, the runbooks, and the decisions."""
+    """Return the pages by section: the server, its installation, the runbooks, and the decisions."""
     names = {file.stem for file in FOLDER.glob("*.md")} | set(_names(MONITORING))
-    parts = {
+    sections = {
         "The server": [name for name in FIRST if name in names] + sorted(names - set(FIRST)),
         "Installation": _names(INSTALLATION),
         "Runbooks": _names(RUNBOOKS),
         "Decisions": _names(DECISIONS),
     }
-    return [(part, [page for name in names if (page := read_page(name))]) for part, names in parts.items()]
+    return [(title, [page for name in names if (page := read_page(name))]) for title, names in sections.items()]
 
 
 def _names(folder: str) -> list[str]:
@@ -155,7 +155,7 @@ def found_passages(words: Sequence[str]) -> list[Passage]:
 @lru_cache
 def _passages() -> list[Passage]:
     """Return all passages, as they stand in the files. Of the index these are its questions."""
-    pages = [page for _, part in contents() for page in part if page.name != "README"]
+    pages = [page for _, section in contents() for page in section if page.name != "README"]
     questions = [
         Passage("question", question, url, question.lower())
         for question, target in _QUESTION.findall(_source("README"))

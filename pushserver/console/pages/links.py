@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from django.urls import reverse
 
 from notifications.models import Attempt, Notification, NotificationRequest
-from pushserver.console import parts as operations
 from pushserver.console.notifications.admin import notification_url, request_timeline_url, request_url, timeline_url
+from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import registration_url
 from pushserver.console.toolkit.columns import hex_of
 from pushserver.console.toolkit.related import Link, links_from, list_url
@@ -78,7 +78,7 @@ def links_to_recipient(notification: Notification) -> Iterable[Link]:
     """Yield the link to the recipient of a notification: to the user, or to the row of a bridge that owns the route."""
     if notification.public_key_hash:
         yield Link("User", user_url(hex_of(notification.public_key_hash)))
-    for owner in filter(None, (part.owner_of(notification) for part in operations.parts())):
+    for owner in filter(None, (part.owner_of(notification) for part in parts())):
         opts = owner._meta  # noqa: SLF001 - documented
         yield Link(str(opts.verbose_name), reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[owner.pk]))
 

@@ -1,7 +1,7 @@
 """The story of a notification or a request: all rows about it, and what they mean in words.
 
 The line above a timeline says why a push is late or did not arrive, and the answer for the user says it in plain words,
-without an id, a code or a name. Halts are told by their own rows. The log of changes only adds who acted on other rows,
+without an id, a code or a name. Halts have rows of their own. The log of changes only adds who acted on other rows,
 and why; its wording decides nothing. The sentences stand in `pages.labels`.
 """
 
@@ -79,9 +79,9 @@ class Story(RequestStory):
     @property
     def staff_beside_halts(self) -> list[LogEntry]:
         """Return the staff actions for which no halt of its own row stands."""
-        halts = [time for halt in self.halts for time in ((halt.by, halt.since), (halt.ended_by, halt.ended_at))]
-        told = [self.entry_of(name, at) for name, at in halts if name and at]
-        return [entry for entry in self.staff if entry not in told]
+        acts = [act for halt in self.halts for act in ((halt.by, halt.since), (halt.ended_by, halt.ended_at))]
+        of_halts = [self.entry_of(name, at) for name, at in acts if name and at]
+        return [entry for entry in self.staff if entry not in of_halts]
 
     def entry_of(self, name: str, at: datetime) -> LogEntry | None:
         """Return the log entry of what this staff member did to an app, or to delivery as a whole, at this time."""

@@ -253,8 +253,8 @@ def _decided(key_hash: bytes) -> Iterator[Entry]:
     for request_id, position, _ in places:
         for one in unpack(found[request_id].decided) if request_id in found else ():
             if one.position == position:
-                told = _Decided(why_decided(one), one.type, request_id)
-                yield Entry(found[request_id].received_at, GROUPS[one.verdict], one.verdict, told)
+                row = _Decided(why_decided(one), one.type, request_id)
+                yield Entry(found[request_id].received_at, GROUPS[one.verdict], one.verdict, row)
 
 
 def _beyond(key_hash: bytes) -> Iterator[Entry]:
@@ -291,13 +291,13 @@ def _feed(user: Any, entries: Sequence[Entry]) -> Section:
     may_read = user.has_perm("admin.view_logentry")
     rows = []
     for entry in entries[:MAX_ROWS]:
-        detail, installation = _told(entry.row, may_read=may_read)
+        detail, installation = _details(entry.row, may_read=may_read)
         when = f"{entry.row['begin_at']:%Y-%m-%d}" if isinstance(entry.row, dict) else relative(entry.at)
         rows.append([when, label(entry.word), format_html("<span>{}</span>", detail), installation])
     return Section("What happened", headers, rows, labels.NOTHING_HAPPENED, open_rows=OPEN_ENTRIES)
 
 
-def _told(row: Any, *, may_read: bool) -> tuple[str, str]:
+def _details(row: Any, *, may_read: bool) -> tuple[str, str]:
     """Return the detail of what happened, and the installation."""
     match row:
         case Notification():
@@ -305,14 +305,12 @@ def _told(row: Any, *, may_read: bool) -> tuple[str, str]:
             report = f"; report to the sender: {row.report}" if row.report else ""
             ended = format_html("; finished {}", relative(row.finished_at)) if row.finished_at else ""
             tries = counted(row.attempt_count, "attempt") if row.attempt_count else "no attempt"
-            return format_html("{}: {}, {}{}{}", name, kind_of(row), tries, report, ended), as_digits(
-                row.installation_id
-            )
+            detail = format_html("{}: {}, {}{}{}", name, kind_of(row), tries, report, ended)
+            return detail, as_digits(row.installation_id)
         case _Decided():
             about = f" {type_name(row.type).capitalize()}." if row.type else ""
-            return format_html(
-                "{}{} {}", row.why, about, _link("Timeline", request_timeline_url(row.request_id))
-            ), NOTHING
+            timeline = _link("Timeline", request_timeline_url(row.request_id))
+            return format_html("{}{} {}", row.why, about, timeline), NOTHING
         case LogEntry():
             message = row.get_change_message() or "changed"
             what = _link(message, change_url(row)) if may_read else message

@@ -31,7 +31,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kit.db.reasons import is_collision
 from pushserver.console.toolkit.columns import hex_of
-from pushserver.console.toolkit.related import Link
+from pushserver.console.toolkit.related import WHY, Link
 from pushserver.console.toolkit.search import is_id, is_number
 
 log = structlog.get_logger(__name__)
@@ -143,8 +143,8 @@ def confirm(
     is_sent = {"confirmed", "preview"} & request.POST.keys()
     form = form_class(request.POST if is_sent else None, initial=initial)
     if "confirmed" in request.POST and form.is_valid():
-        done = _carry_out(request, form, rows)
-        messages.add_message(request, messages.SUCCESS if done.is_change else messages.WARNING, done.message)
+        result = _carry_out(request, form, rows)
+        messages.add_message(request, messages.SUCCESS if result.is_change else messages.WARNING, result.message)
         return HttpResponseRedirect(page.after or page.back)
     if "preview" in request.POST:
         form.errors.pop("why", None)  # a preview needs no reason
@@ -164,10 +164,10 @@ def _carry_out(request: HttpRequest, form: Operation, rows: Sequence[Model]) -> 
     for attempts_left in reversed(range(MAX_ATTEMPTS)):
         try:
             with transaction.atomic():
-                done = form.run(rows, by=request.user.get_username())
-                if done.is_change:
-                    _note(request, form, rows, f"{done.message} Why: {form.cleaned_data['why']}")
-                return done
+                result = form.run(rows, by=request.user.get_username())
+                if result.is_change:
+                    _note(request, form, rows, f"{result.message}{WHY}{form.cleaned_data['why']}")
+                return result
         except OperationalError as error:
             if not attempts_left or not is_collision(error):
                 raise

@@ -1,6 +1,6 @@
 """What the page of a row shows beside its fields: its first line, links to related rows, and staff actions on it.
 
-Only `pushserver` knows what rows of different apps mean together. It registers sentences, links and subjects here.
+What rows of different apps mean together is known to `pages`, which registers sentences, links and subjects here.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -54,7 +54,7 @@ def links_from(_row: Model) -> Iterable[Link]:
 
 # The page of a row shows this many of the newest entries, and links to the list of all of them.
 MAX_SHOWN = 10
-WHY = " Why: "
+WHY = " Why: "  # between what was done and the reason, in an entry
 
 Subjects = Mapping[type[Model], Collection[str]]
 
