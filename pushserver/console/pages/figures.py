@@ -1,7 +1,7 @@
 """Charts of the first page: what became of pushes and their wait for the gateway, and figures of the last hour."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.admin.models import LogEntry
@@ -11,7 +11,7 @@ from django.utils.text import Truncator
 from notifications.models import Notification
 from pushserver.console.health.hour import Hour
 from pushserver.console.health.pages import INCIDENTS
-from pushserver.console.health.traffic import MINUTE
+from pushserver.console.health.traffic import DAY, MINUTE
 from pushserver.console.health.trend import FAILED, Trend
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
@@ -20,7 +20,6 @@ from pushserver.console.toolkit.related import readable_by
 from pushserver.models import Incident, ServerStart
 
 State = Notification.State
-DAY = timedelta(days=1)
 # Incidents, starts and staff actions in a period: the newest of each.
 MAX_MARKS = 20
 MAX_EVENT = 60  # characters

@@ -68,9 +68,7 @@ def find(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         # The people of the demonstration with the URLs of their pages. A real server has none.
         shown = [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
-        context = {**admin.site.each_context(request), "title": "Find"}
-        context |= {"people": shown, "terms": [words for part in parts() for words in part.search_terms]}
-        return TemplateResponse(request, "console/find.html", context)
+        return _page(request, "Find", people=shown)
     try:
         term = found_by(request.POST.get("q", "").strip())
     except NotUnderstoodError as error:
@@ -99,8 +97,12 @@ def _choice(request: HttpRequest, hits: Sequence[Found]) -> HttpResponse:
     """Redirect to a single hit, or show a choice of several. It does not repeat the term."""
     if len(hits) == 1:
         return HttpResponseRedirect(hits[0].url)
-    context = {**admin.site.each_context(request), "title": "Found", "hits": hits, "is_cut": len(hits) >= MAX_HITS}
-    context |= {"terms": [words for part in parts() for words in part.search_terms]}
+    return _page(request, "Found", hits=hits, is_cut=len(hits) >= MAX_HITS)
+
+
+def _page(request: HttpRequest, title: str, **own: object) -> TemplateResponse:
+    terms = [words for part in parts() for words in part.search_terms]
+    context = {**admin.site.each_context(request), "title": title, "terms": terms, **own}
     return TemplateResponse(request, "console/find.html", context)
 
 

@@ -22,7 +22,7 @@ from pushserver.console.toolkit.columns import moment, word
 from pushserver.console.toolkit.facts import FactAdmin
 from pushserver.console.toolkit.labels import with_code
 from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
-from pushserver.console.toolkit.operations import Done, Operated, Operation
+from pushserver.console.toolkit.operations import Done, Operated, Operation, done
 from pushserver.console.toolkit.related import changes_of, readable_by
 from pushserver.models import Incident, ServerStart
 
@@ -43,15 +43,13 @@ class Acknowledge(IncidentOperation):
         return row.ended_at is None and row.acknowledged_at is None
 
     def touched(self, rows: Sequence[Incident]) -> Iterable[str]:
-        yield labels.ACKNOWLEDGE_EFFECT.format(count=sum(map(self.fits, rows)), total=len(rows))
+        yield labels.ACKNOWLEDGE_EFFECT.format(fitting=self.fitting(rows))
         yield labels.ACKNOWLEDGED_EFFECT
 
     def run(self, rows: Sequence[Incident], *, by: str) -> Done:
         chosen = Incident.objects.filter(pk__in=[row.pk for row in rows], ended_at=None, acknowledged_at=None)
         count = chosen.update(acknowledged_by=by, acknowledged_at=database_now())
-        return (
-            Done(f"Acknowledged {counted(count, 'incident')}.") if count else Done(labels.ALREADY_DONE, is_change=False)
-        )
+        return done(count, f"Acknowledged {counted(count, 'incident')}.")
 
 
 class Snooze(IncidentOperation):

@@ -90,12 +90,11 @@ LEVEL_UNTIL_NOW = "Until now it alerts {level}."
 LEVEL_CHOSEN = "It alerts {level}."
 TEST_EFFECT = "A test is sent to {targets}."
 NO_TARGETS = "Nothing was sent: ALERTS_TO is empty"
-ACKNOWLEDGE_EFFECT = "Incidents that go on and are not acknowledged yet: {count} of {total}."
+ACKNOWLEDGE_EFFECT = "Incidents that go on and are not acknowledged yet: {fitting}."
 ACKNOWLEDGED_EFFECT = "Everybody sees that you take care of it. No more reminders of it are sent."
 SNOOZE_EFFECT = "No alert about {names} is sent for this time, even after a recovery and a new failure."
 SNOOZE_IS_SILENT = "The dashboard shows the incident as before."
 NOTE_EFFECT = "Your note is shown on the page of the incident, and kept in the log of changes."
-ALREADY_DONE = "Already done: nothing was changed."
 
 # Timelines: the meaning of each word, for somebody who reads it for the first time ------------------------------------
 CLASSES: Mapping[str, str] = {
