@@ -38,6 +38,7 @@ from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.traffic import minutes
 from pushserver.console.health.verdicts import VALUES, Page, State, Verdict, without_hosts
+from pushserver.console.pages import overview
 from pushserver.console.pages.overview import url_of
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
@@ -444,6 +445,33 @@ def test_only_who_may_view_incidents_sees_those_of_the_day(admin_client: Client)
     html = staff("").get("/admin/").content.decode()
     assert "Inbox of that day" not in html
     assert "in 24 hours" not in html
+
+
+def test_an_incident_that_goes_on_is_shown_however_many_began_and_ended_since(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "MAX_INCIDENTS", 1)
+    trip()
+    take_snapshot(now=timezone.now() - timedelta(hours=2))
+    past = {"began_at": timezone.now() - timedelta(minutes=9), "ended_at": timezone.now(), "state": State.YELLOW}
+    rows.make(Incident, indicator="inbox", name="Inbox", **past)
+
+    assert 'id="acknowledge-channels"' in admin_client.get("/admin/").content.decode()
+
+
+def test_an_event_of_a_week_has_its_day(admin_client: Client) -> None:
+    began_at = timezone.now() - timedelta(days=3)
+    rows.make(Incident, indicator="inbox", name="Inbox", state=State.YELLOW, began_at=began_at, ended_at=began_at)
+    Count.objects.create(figure="hour ends", begin_at=began_at, outcome="delivered", count=1)
+
+    assert f"{began_at:%a %-d, %H:%M} Inbox: look at it" in words_of(admin_client, "/admin/?last=7 d")
+
+
+def test_the_page_of_an_incident_says_nothing_about_staff_to_who_may_not_read_changes() -> None:
+    incident = rows.make(Incident, indicator="inbox", name="Inbox", state=State.YELLOW, at=timezone.now())
+    page = f"/admin/pushserver/incident/{incident.pk}/change/"
+    assert "Staff changed nothing, and no worker started." in words_of(staff("operator"), page)
+    assert "Staff changed nothing" not in words_of(staff("support"), page)
 
 
 # Refreshing -----------------------------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ class Figure(NamedTuple):
 def trend_figures(trend: Trend, user: Any) -> list[Figure]:
     """Return the charts of a period, with the incidents, starts and staff actions that this user may see."""
     name, meanwhile = trend.period.name, list(_events(trend, user))
-    format_ = "%H:%M" if trend.period.length <= DAY else "%a %-d, %H:%M"
-    labels = [begin_at.strftime(format_) for begin_at in trend.begins_at]
+    labels = [_clock(begin_at, trend) for begin_at in trend.begins_at]
     ended = {
         "delivered": trend.ended(State.DELIVERED),
         "failed": trend.ended(*FAILED),
@@ -64,6 +63,11 @@ def trend_figures(trend: Trend, user: Any) -> list[Figure]:
 SHARES = {"median": 0.5, "95th percentile": 0.95, "99th percentile": 0.99}
 
 
+def _clock(at: datetime, trend: Trend) -> str:
+    """Return a time within a period, with its day where there are several."""
+    return f"{at:%H:%M}" if trend.period.length <= DAY else f"{at:%a %-d, %H:%M}"
+
+
 def _sum(column: Column) -> float | None:
     known = [number for number in column if number is not None]
     return sum(known) if known else None
@@ -77,7 +81,7 @@ def _events(trend: Trend, user: Any) -> Iterator[Event]:
     def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
         steps = ((at - begin) // trend.period.step for at in (began, ended or began))
         first, last = (min(max(step, 0), len(trend.begins_at) - 1) for step in steps)
-        return Event(f"{began:%H:%M} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
+        return Event(f"{_clock(began, trend)} {Truncator(text).chars(MAX_EVENT)}", family, first, last)
 
     incidents = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gte=begin), cause="", began_at__lt=end)
     for incident in incidents.order_by("-began_at")[:MAX_MARKS] if may_see else ():

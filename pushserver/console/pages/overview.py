@@ -51,8 +51,8 @@ LOOKS = {
 class Shown:
     """An indicator as one person sees it, with its effects. ``url`` is empty if this person may open no page about it.
 
-    ``incidents`` has those of the last 24 hours until ``now``, the newest first. It is None where they are not known,
-    and for people who may not see them.
+    ``incidents`` has those of the last 24 hours until ``now``. It is None where they are not known, and for people who
+    may not see them.
     """
 
     indicator: Verdict
@@ -191,10 +191,10 @@ def shown_to(user: Any, seen: Snapshot) -> list[Shown]:
 
 
 def _recent_incidents(now: datetime) -> Mapping[str, Sequence[Incident]]:
-    """Return the incidents of the last 24 hours by indicator, the newest first."""
+    """Return the incidents of the last 24 hours by indicator, first those that go on, then the last that ended."""
     found: dict[str, list[Incident]] = {}
-    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY)).order_by("-began_at")
-    for incident in recent[:MAX_INCIDENTS]:
+    recent = Incident.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY))
+    for incident in recent.order_by("-ended_at", "-began_at")[:MAX_INCIDENTS]:  # PostgreSQL has NULL first
         found.setdefault(incident.indicator, []).append(incident)
     return found
 
