@@ -22,6 +22,7 @@ from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import Refusal, check_device_token, check_token_type
 from spark_reports.export.queries import Hours, attempts
 from tests.extending.web_push.gateway import NAME, TOKEN_TYPE, Subscription, WebPushGateway, check_address
+from tests.extending.web_push.part import WEB_PUSH
 from tests.rig.delivering import DeliveryProcess, fresh, make_due
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,11 +44,11 @@ SERVER = (
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> WebPushGateway:
-    """The gateway, with its two apps in INSTALLED_APPS."""
+    """The gateway, with its app in INSTALLED_APPS, and its line in `pushserver/console/parts.py`."""
     for registered in ((gateways, "_openers"), (messages, "_kinds")):
         monkeypatch.setattr(*registered, dict(getattr(*registered)))
-    monkeypatch.setattr(parts, "PARTS", [*parts.PARTS])
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push", "tests.extending.web_push.console"]
+    monkeypatch.setattr(parts, "PARTS", [*parts.PARTS, WEB_PUSH])
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.extending.web_push"]
     opened = gateways.gateway_for(NAME)
     assert isinstance(opened, WebPushGateway)
     return opened

@@ -1,1 +1,0 @@
-"""The operator's side of the gateway."""
