@@ -4,7 +4,7 @@ It drives exactly what users start, `manage.py up`. Messages are published to a 
 development gorush, and replies at the node. Both run beside the server on the same cores and are not counted. The
 floors (cryptography in a bare loop, two POSTs) are measured in the same run, so that the ratios hold on a busy machine,
 too. One floor is measured alone, and the goals refer to it. The other is measured on all cores at once, as in a
-saturated server. It takes some minutes. Where the time goes is in docs/decisions/0023.
+saturated server. It takes some minutes.
 """
 
 from collections.abc import Mapping

@@ -134,7 +134,7 @@ DRAW: LiteralString = f"""
         AND {MAY_GO}
     ORDER BY place DESC NULLS FIRST LIMIT %(number)s FOR UPDATE OF registration, route SKIP LOCKED
 """
-# A process of the release before 0088 may have registered a tombstone again, and does not know that it is forgettable.
+# A process of an earlier release may have registered a tombstone again, and does not know that it is forgettable.
 # A tombstone has no token.
 FORGET = """
     WITH oldest AS MATERIALIZED (

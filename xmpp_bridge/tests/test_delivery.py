@@ -121,7 +121,7 @@ def test_devices_of_one_domain_outlive_a_wrong_environment(service: Service, wro
     push_to_all(Gorush())
     push_to_all(Gorush(refusing("BadDeviceToken")), **wrong)
     assert Attempt.objects.filter(outcome="dead").count() >= len(phones)
-    # Results may come in several batches, and fewer than 20 deaths in an hour are believed (decision 0007).
+    # Results may come in several batches, and fewer than 20 deaths in an hour are believed (decision 0127).
     assert Route.objects.filter(state="active").count() > len(phones) - MIN_DEAD_TOKENS
     assert Channel.objects.get().deaths_distrusted_since is not None
 

@@ -1,7 +1,7 @@
 """gorush's feedback hook, `POST /hooks/gorush`: a second report of each push that failed (gorush.md, 2.1).
 
 The hook only writes `Attempt.late_code` for operators, once. No state, route, retry or reply depends on it
-(docs/decisions/0008-gorush-feedback.md).
+(docs/decisions/0127-gorush-and-errors.md).
 """
 
 import hmac

@@ -193,7 +193,7 @@ def log_failed_login(credentials: dict[str, Any], request: HttpRequest | None = 
 
 
 # New passwords --------------------------------------------------------------------------------------------------------
-# The words of V6.1.2 in docs/asvs.md, beside the names of gateways and bridges.
+# The words that OWASP ASVS 6.1.2 asks for, beside the names of gateways and bridges.
 WORDS = ("status", "push", "notification", "server", "console", "admin", "password", "operator")
 # Characters of a password that are no part of these words, at least.
 REST_CHARACTERS = 8
