@@ -164,9 +164,9 @@ openapi: dev ## write docs/openapi.yaml again from the code of the API
 	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
 
 reference: dev ## write docs/settings.md, metrics.md, error-rules.md and conformance.md again from the code
-	$(PYTHON) manage.py settings_catalogue >docs/settings.md
-	$(PYTHON) manage.py metrics_catalogue >docs/metrics.md
-	$(PYTHON) manage.py error_rules_catalogue >docs/error-rules.md
+	$(PYTHON) manage.py reference settings >docs/settings.md
+	$(PYTHON) manage.py reference metrics >docs/metrics.md
+	$(PYTHON) manage.py reference error-rules >docs/error-rules.md
 	$(PYTHON) -m tests.conformance
 
 demo-reports: dev ## compute the stored reports of the demonstration again, after a change of Spark's jobs

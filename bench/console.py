@@ -35,9 +35,8 @@ from bench.running.tables import show
 from embedded.management.commands import seed_bench
 from embedded.management.commands.seed_bench import chat_keys
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
-from pushserver import tokens
+from pushserver.console.models import ApiToken, Count, TrafficMinute
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.models import ApiToken, Count, TrafficMinute
 from registrations.models import Registration
 from spark_reports.models import ErrorRate
 from waku_bridge.codec.keys import chat_key, key_hash
@@ -159,7 +158,8 @@ def _clients() -> tuple[Client, Client]:
     browser = Client(SERVER_NAME=HOST)
     browser.force_login(user, "django.contrib.auth.backends.ModelBackend")
     ApiToken.objects.filter(created_by="bench").delete()
-    _, token = tokens.issue(f"bench {secrets.token_hex(4)}", list(ApiToken.Scope), by="bench", now=timezone.now())
+    new = ApiToken(name=f"bench {secrets.token_hex(4)}", scopes=list(ApiToken.Scope.values))
+    token = new.issue(by="bench", now=timezone.now()).text
     return browser, Client(SERVER_NAME=HOST, headers={"authorization": f"Bearer {token}"})
 
 

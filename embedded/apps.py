@@ -1,20 +1,18 @@
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
 
-from pushserver import demonstration
+if TYPE_CHECKING:
+    from embedded.demo.people import Person
 
 
 class EmbeddedConfig(AppConfig):
     name = "embedded"
     verbose_name = "Embedded servers"
 
-    def ready(self) -> None:
-        """Register the people of the demonstration, so that the console can show them."""
-        demonstration.register(_people)
+    def people(self) -> "Sequence[Person]":
+        """Return the people of the demonstration, which the console shows while it runs."""
+        from embedded.demo.people import shown  # noqa: PLC0415 - processes that show no page need no clients
 
-
-def _people() -> Sequence[demonstration.Person]:
-    from embedded.demo.people import shown  # noqa: PLC0415 - processes that show no page need no clients
-
-    return shown()
+        return shown()

@@ -9,7 +9,6 @@ from celery import Celery, bootsteps, signals
 from celery.concurrency import get_implementation
 from django.conf import settings
 from django.core.cache import cache
-from django.utils.module_loading import import_string
 from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
@@ -101,17 +100,6 @@ def begin_when_fit(**_kwargs: Any) -> None:
 
     serve()
     wait_until_fit(is_worker=True)
-
-
-@signals.worker_ready.connect
-def start_threads(**_kwargs: Any) -> None:
-    """Run beat and the watch in the worker for maintenance. They end first, so that no task of theirs has to wait."""
-    if serves_maintenance():
-        from pushserver.threads import Beat  # noqa: PLC0415 - possible once apps are loaded
-
-        for thread in (Beat(app), import_string(settings.WATCH)()):
-            signals.worker_shutting_down.connect(lambda thread=thread, **_: thread.stop(), weak=False)
-            thread.start()
 
 
 def serves_maintenance() -> bool:

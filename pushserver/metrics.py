@@ -4,7 +4,7 @@ The page has the counts of the processes of this machine, the indicators, and th
 are read when metrics are collected, at most every KEPT_SECONDS. Each read opens its own connections with short
 timeouts: while a server hangs, metrics report that and do not hang too.
 
-See docs/metrics.md, which `python manage.py metrics_catalogue` writes.
+See docs/metrics.md, which `manage.py reference metrics` writes.
 """
 
 import sys
@@ -63,7 +63,7 @@ HEAD = """\
 # Metrics
 
 What `/metrics` says, and what an operator does when it moves. This page is made from the code
-(`manage.py metrics_catalogue`); how metrics are collected is in [monitoring/README.md](monitoring/README.md).
+(`manage.py reference metrics`); how metrics are collected is in [monitoring/README.md](monitoring/README.md).
 """
 
 

@@ -400,9 +400,7 @@ for _is_wrong, *_problem in (
         env.report(*_problem)
 
 # Start ----------------------------------------------------------------------------------------------------------------
-STARTS_WHEN = "pushserver.fitting"  # what `kit.processes.starting` asks
-BROKER_CHECK = "pushserver.console.health.asking.refusing_broker"  # what it asks before workers start
-WATCH = "pushserver.console.health.watch.Watch"  # the thread of workers for maintenance that takes snapshots
+STARTS_WHEN = "pushserver.checks"  # what `kit.processes.starting` asks
 
 # Celery ---------------------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = REDIS_URL
@@ -412,6 +410,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 30,
     "socket_connect_timeout": 5,
 }
+CELERY_IMPORTS = ["pushserver.console.tasks"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
 CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at once, and leaves the rest to others
@@ -487,7 +486,6 @@ INSTALLED_APPS = [
     "notifications.gateways.gorush",
     "registrations",
     "spark_reports",
-    "pushserver.console.apps.ConsoleConfig",
     *(["pushserver.console.pages.apps.SiteConfig"] if SHOWS_PAGES else []),  # shows what all others have registered
     "pushserver",  # last: it ends the start
 ]

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import get_commands
 
-from pushserver import metrics
 from pushserver.api.tests import test_api
-from pushserver.console.gorush import advice as error_rules
-from pushserver.management.commands import settings_catalogue as settings
+from pushserver.management.commands.reference import PAGES
 from pushserver.tests import test_console_login
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
 from spark_reports.tests.test_export import assert_documented
@@ -118,9 +116,7 @@ def test_each_link_command_file_test_and_variable_that_a_document_names_exists(p
 # Pages that are made from the code ------------------------------------------------------------------------------------
 MADE_PAGES: dict[str, Callable[[], str]] = {
     "conformance.md": lambda: conformance.page(REQUIREMENTS, PROOFS),
-    "error-rules.md": error_rules.page,
-    "metrics.md": metrics.page,
-    "settings.md": settings.page,
+    **{f"{name}.md": page for name, page in PAGES.items()},
 }
 REQUIREMENTS, PROOFS = conformance.data(), conformance.proofs()
 PROVEN = {each for proof in PROOFS for each in proof.requirements}

@@ -26,7 +26,7 @@ from kit.db.base import fetch
 from notifications.gateways.gorush import models
 from notifications.gateways.gorush.errors import key_of, parse, seed_rules
 from pushserver import tokens
-from pushserver.models import ApiToken
+from pushserver.console.models import ApiToken
 from pushserver.tests.test_deploy import given_by_compose, given_by_systemd, problems
 from tests.drills.test_restore import archiving_to
 from tests.recipes.calls import COMPOSE, SETTINGS, faults, read_curl, unknown_values

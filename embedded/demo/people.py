@@ -16,7 +16,6 @@ from random import Random
 import structlog
 from coincurve import PrivateKey
 
-from pushserver.demonstration import Person
 from waku_bridge.client.core import Schedule
 from waku_bridge.client.registering import RegisteringClient
 from waku_bridge.client.sending import SendingClient
@@ -48,6 +47,18 @@ CAST = [
     ("Eva, who has lost her phone", False, "dead-", "the first push disables her route", "the token is dead"),
     ("Finn, who is hard to reach", True, "flaky1-", "retries: two attempts", "the first attempt of every push fails"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person as pages show them. ``fault`` names the staged fault, and is empty without one."""
+
+    name: str
+    device: str
+    purpose: str
+    fault: str
+    public_key: bytes  # compressed, 33 bytes
+    chat_key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from django.db import OperationalError
 from embedded.supervisor.processes import PROJECT
 from kit.db.reasons import reason, words
 from notifications.gateways.gorush.models import load_shipped
-from pushserver import fitting
+from pushserver import checks
 from pushserver.roles import seed_roles
 
 
@@ -26,9 +26,9 @@ def bring_up_to_date() -> None:
 
 
 def _bring_up_to_date() -> None:
-    for fault in fitting.unusable_database():
+    for fault in checks.unusable_database():
         raise SystemExit(fault)
-    found = fitting.schema()
+    found = checks.schema()
     if found.is_too_old:
         raise SystemExit(f"The database is {found.words}.")
     if found.missing:
@@ -37,9 +37,9 @@ def _bring_up_to_date() -> None:
         # Rows and roles that a version brings without a migration. `migrate` would have loaded them.
         load_shipped()
         seed_roles()
-    for fault in chain.from_iterable(ask() for ask in fitting.FAULTS):
+    for fault in chain.from_iterable(ask() for ask in checks.FAULTS):
         raise SystemExit(fault)
-    for oddity in chain.from_iterable(ask() for ask in fitting.ODDITIES):
+    for oddity in chain.from_iterable(ask() for ask in checks.ODDITIES):
         print(oddity, file=sys.stderr)  # noqa: T201
     call_command("first_admin")
 

@@ -9,8 +9,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from pushserver.models import ApiToken
-from pushserver.tokens import recognise
+from pushserver.console.models import ApiToken
 
 KEYWORD = b"bearer"
 
@@ -31,7 +30,7 @@ class BearerAuthentication(BaseAuthentication):
         keyword, _, text = get_authorization_header(request).partition(b" ")
         if keyword.lower() != KEYWORD:
             return None
-        token = recognise(text.strip().decode(errors="replace"), now=timezone.now())
+        token = ApiToken.recognise(text.strip().decode(errors="replace"), now=timezone.now())
         if token is None:
             raise AuthenticationFailed("This token is unknown, expired or revoked.")
         return Program(), token

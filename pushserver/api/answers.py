@@ -1,11 +1,17 @@
-"""Fields of each kind of row in the API. None is a token, key or payload, or a digest of one."""
+"""Fields of each kind of row in the API, and the filters of its lists, each of which has an index.
+
+No field is a token, key or payload, or a digest of one.
+"""
 
 from typing import Any, ClassVar
 from uuid import UUID
 
+import django_filters
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
+from django.core.validators import RegexValidator
+from django.db.models import QuerySet
 from django.utils.crypto import salted_hmac
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -13,6 +19,7 @@ from rest_framework import serializers
 from notifications.models import Attempt, Channel, Notification, NotificationRequest
 from pushserver.console.health.verdicts import State
 from pushserver.console.models import CanaryRun, WakuCause, WakuLink, XmppCause, XmppLink
+from pushserver.console.toolkit.search import KEY_HASH_DIGITS, SHORT_ID_DIGITS, spellings
 from registrations.models import Registration, Route
 
 
@@ -210,3 +217,49 @@ class StatusAnswer(serializers.Serializer[Any]):
 
     status = serializers.ChoiceField(choices=["ready", "not ready"])
     indicators = IndicatorAnswer(many=True)
+
+
+# Filters --------------------------------------------------------------------------------------------------------------
+
+
+def hex_filter(field_name: str, digits: int, label: str) -> django_filters.CharFilter:
+    """Return a filter for a field of bytes by all of its hex digits."""
+    return django_filters.CharFilter(
+        field_name=field_name,
+        method="by_bytes",
+        label=label,
+        validators=[RegexValidator(rf"\A[0-9a-fA-F]{{{digits}}}\Z", f"{digits} hex digits.")],
+    )
+
+
+class BytesFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
+    def by_bytes(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(**{name: bytes.fromhex(value)})
+
+
+class RegistrationFilters(BytesFilters):
+    key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "SHAKE-256 of the public key, 128 hex digits.")
+    installation_id = django_filters.UUIDFilter(method="by_installation", label="In any case, with or without dashes.")
+
+    class Meta:
+        model = Registration
+        fields: ClassVar[list[str]] = []
+
+    def by_installation(self, rows: QuerySet[Any], name: str, value: Any) -> QuerySet[Any]:
+        return rows.filter(**{f"{name}__in": spellings(str(value))})
+
+
+class NotificationFilters(BytesFilters):
+    message_id = hex_filter("request__message_id", SHORT_ID_DIGITS, "Of the Status message, 64 hex digits.")
+    amm_message_id = hex_filter("request__request_key", SHORT_ID_DIGITS, "Of the metadata message.")
+    key_hash = hex_filter("public_key_hash", KEY_HASH_DIGITS, "Of the recipient, 128 hex digits.")
+
+    class Meta:
+        model = Notification
+        fields: ClassVar[list[str]] = []
+
+
+class ReportFilters(django_filters.FilterSet):  # type: ignore[misc]  # has no types
+    day = django_filters.DateFilter()
+    from_day = django_filters.DateFilter(field_name="day", lookup_expr="gte")
+    to_day = django_filters.DateFilter(field_name="day", lookup_expr="lte")

@@ -13,15 +13,14 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, ModelSerializer
 
 from notifications.models import Channel, Notification
-from pushserver.api import answers, filters
+from pushserver.api import answers
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import to_json
-from pushserver.console.models import CanaryRun
+from pushserver.console.models import ApiToken, CanaryRun
 from pushserver.console.notifications.admin import PUSH_CONTENT
 from pushserver.console.notifications.halted import with_halts
 from pushserver.console.registrations.admin import RegistrationAdmin
 from pushserver.console.toolkit.rest import Guarded, Reading, describe
-from pushserver.models import ApiToken
 from registrations.models import Registration
 from spark_reports.models import Anomaly, ErrorRate, PublishedDay, TokenChurn
 
@@ -35,7 +34,7 @@ class AboutPeople:
     It also records each request for a row that does not exist.
     """
 
-    filterset_class: type[filters.BytesFilters]
+    filterset_class: type[answers.BytesFilters]
 
     # A parameter counts only after cleaning: a space becomes empty, and would filter nothing.
     def list(self, request: Request, *arguments: Any, **named: Any) -> Response:
@@ -66,7 +65,7 @@ class Registrations(AboutPeople, mixins.ListModelMixin, Reading):
 
     scope = Scope.REGISTRATIONS
     serializer_class = answers.RegistrationAnswer
-    filterset_class = filters.RegistrationFilters
+    filterset_class = answers.RegistrationFilters
     queryset = Registration.objects.select_related("route").defer(*RegistrationAdmin.unread)
 
 
@@ -77,7 +76,7 @@ class Notifications(AboutPeople, mixins.ListModelMixin, mixins.RetrieveModelMixi
     """Notifications of one message or recipient, and the whole way of one."""
 
     scope = Scope.NOTIFICATIONS
-    filterset_class = filters.NotificationFilters
+    filterset_class = answers.NotificationFilters
     queryset = Notification.objects.select_related("request").defer(*PUSH_CONTENT, "request__reply_address")
     lookup_value_regex = "[0-9a-f-]{1,36}"
 
@@ -125,7 +124,7 @@ def report(model: Any, *narrowed_by: str) -> Any:
     fields = type("Meta", (), {"model": model, "exclude": ["id"]})
     answer = type(f"{model.__name__}Answer", (ModelSerializer,), {"Meta": fields})
     columns = type("Meta", (), {"model": model, "fields": list(narrowed_by)})
-    filterset = type(f"{model.__name__}Filters", (filters.ReportFilters,), {"Meta": columns})
+    filterset = type(f"{model.__name__}Filters", (answers.ReportFilters,), {"Meta": columns})
     made_up = PublishedDay.objects.filter(is_made_up=True).values("day")
     real = model.objects.exclude(day__in=made_up)  # a program cannot see the banner of made-up reports
     details = {"scope": Scope.REPORTS, "serializer_class": answer, "filterset_class": filterset, "queryset": real}

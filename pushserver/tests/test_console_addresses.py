@@ -13,9 +13,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from pushserver.console.models import FailedLogin
 from pushserver.console.pages import logins
 from pushserver.console.pages.logins import KNOWN, MAX_REMEMBERED, OF_BOTH, OF_NAME, OF_NETWORK, LoginQueue
-from pushserver.models import FailedLogin
 
 PASSWORD = "correct horse battery staple"
 PROXY = "127.0.0.1"

@@ -18,9 +18,9 @@ from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from pushserver import tasks
+from pushserver.console.models import AccessRecord, FailedLogin
 from pushserver.console.pages.logins import OF_BOTH, NoWordOfOurs
 from pushserver.console.pages.second_factor import KEY_IN_SESSION
-from pushserver.models import AccessRecord, FailedLogin
 from tests.limits.page import limit
 from tests.rig import rows
 from tests.rig.logs import capture_logs

@@ -16,7 +16,7 @@ from pushserver.console.checks.engine import CHECK_EVERY_SECONDS, Notice
 from pushserver.console.checks.gorush import NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
-from pushserver.tasks import check_at_start, check_gorush, check_nodes
+from pushserver.console.tasks import check_at_start, check_gorush, check_nodes
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/gorush/"

@@ -39,9 +39,9 @@ from pushserver.console.health.asking import NEEDED_QUEUES, RECENT
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import State, Verdict
 from pushserver.console.health.watch import Watch
+from pushserver.console.models import Incident, ServerStart
+from pushserver.console.tasks import count_traffic
 from pushserver.console.waku import indicators as waku
-from pushserver.models import Incident, ServerStart
-from pushserver.tasks import count_traffic
 from tests.rig import rows
 from tests.rig.logs import capture_logs
 from tests.rig.peers import serve_gorush

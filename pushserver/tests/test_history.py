@@ -11,7 +11,7 @@ from pushserver.console.health.indicators import DATABASE
 from pushserver.console.health.space import SIZE_OF_DATABASE, Past, disk
 from pushserver.console.health.verdicts import Facts, State, Verdict
 from pushserver.console.health.volumes import PAST, volumes
-from pushserver.models import Count, Incident, TrafficMinute
+from pushserver.console.models import Count, Incident, TrafficMinute
 from tests.rig.rows import make
 
 pytestmark = pytest.mark.django_db

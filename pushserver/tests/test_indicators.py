@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kit.db.reasons import REASONS
+from pushserver.checks import OTHER_FIELD_KEYS
 from pushserver.console.checks.peers import Complaint, Peer
 from pushserver.console.gorush.part import GORUSH as GORUSH_PART
 from pushserver.console.health import asking, pages
@@ -22,7 +23,6 @@ from pushserver.console.waku.indicators import Failed, Store
 from pushserver.console.waku.part import WAKU
 from pushserver.console.xmpp import indicators as xmpp
 from pushserver.console.xmpp.part import XMPP
-from pushserver.fitting import OTHER_FIELD_KEYS
 from spark_reports.nights.status import State as Night
 from spark_reports.nights.status import Status
 

@@ -18,7 +18,7 @@ from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, EndedAttempt, Notification, NotificationRequest, OpenNotification
 from pushserver.console.health import traffic
 from pushserver.console.health.trend import BUCKETS_PER_DOUBLING, percentile
-from pushserver.models import Count, TrafficMinute
+from pushserver.console.models import Count, TrafficMinute
 from tests.rig import rows
 from tests.rig.conversation import push, put, registration, request, say
 from tests.rig.delivering import Process

@@ -9,7 +9,7 @@ import pytest
 from notifications.models import EndedAttempt
 from pushserver.console.health import hours, traffic
 from pushserver.console.health.trend import BUCKETS_PER_DOUBLING, PERIODS, read_trend
-from pushserver.models import Count
+from pushserver.console.models import Count
 from tests.rig import rows
 
 pytestmark = pytest.mark.django_db

@@ -20,7 +20,7 @@ from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import State as IndicatorState
 from pushserver.console.health.verdicts import Verdict
 from pushserver.console.reports.mail import send_summary
-from pushserver.tasks import watch_reports
+from pushserver.console.tasks import watch_reports
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
 from spark_reports.jobs.tables import SCHEMA_VERSION

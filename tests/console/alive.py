@@ -21,8 +21,8 @@ from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
 from pushserver.console.health import asking, stored, traffic
 from pushserver.console.health import indicators as server
+from pushserver.console.models import Count, TrafficMinute
 from pushserver.console.waku import indicators as waku
-from pushserver.models import Count, TrafficMinute
 from tests.rig import rows
 from tests.rig.peers import serve_gorush
 from tests.rig.statements import a_batch_worker, a_bridge

@@ -18,11 +18,11 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 from notifications.gateways.gorush.models import load_shipped
 from notifications.models import Channel, Notification, NotificationRequest
 from pushserver import tokens
+from pushserver.console.models import AccessRecord, FailedLogin, Incident
 from pushserver.console.notifications.channels import OPERATIONS as CHANNEL_OPERATIONS
 from pushserver.console.pages.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.console.reports.panels import PAGES
 from pushserver.console.toolkit.operations import Operated, id_of
-from pushserver.models import AccessRecord, FailedLogin, Incident
 from registrations.models import Registration
 from spark_reports.nights.closing import last_closed_day
 from tests.rig import reports, rows

@@ -10,7 +10,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from pushserver.models import Incident, ServerStart
+from pushserver.console.models import Incident, ServerStart
 from spark_reports.nights.closing import last_closed_day
 from tests.console.browsing import log_in
 from tests.rig import reports, rows

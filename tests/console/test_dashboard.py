@@ -38,13 +38,13 @@ from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.traffic import minutes
 from pushserver.console.health.verdicts import VALUES, Page, State, Verdict, without_hosts
+from pushserver.console.models import ApiToken, Count, Incident, TrafficMinute
 from pushserver.console.pages import overview
 from pushserver.console.pages.overview import url_of
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
 from pushserver.console.waku import part
 from pushserver.console.waku.indicators import many_lost_replies
-from pushserver.models import ApiToken, Count, Incident, TrafficMinute
 from spark_reports.nights.closing import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of

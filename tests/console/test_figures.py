@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from notifications.models import EndedAttempt
 from pushserver.console.health import stored, traffic
-from pushserver.models import Count, Incident, TrafficMinute
-from pushserver.tasks import count_traffic
+from pushserver.console.models import Count, Incident, TrafficMinute
+from pushserver.console.tasks import count_traffic
 from tests.console.reading import words
 from tests.console.test_dashboard import indicators
 from tests.rig import rows

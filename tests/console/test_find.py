@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from notifications.models import AnsweredRequest
+from pushserver.console.models import AccessRecord
 from pushserver.console.notifications.admin import request_timeline_url
 from pushserver.console.pages.find import hits_for
-from pushserver.models import AccessRecord
 from tests.console.reading import HEROINE, PUBLIC_KEY, USER_PAGE, allowed_to, end_of, find, staff
 from tests.rig import rows
 from waku_bridge.codec.keys import chat_key, key_hash

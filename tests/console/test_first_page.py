@@ -7,7 +7,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from notifications.models import Channel
-from pushserver.models import Incident
+from pushserver.console.models import Incident
 from tests.console.browsing import axe, too_wide
 from tests.rig import rows
 

@@ -14,7 +14,7 @@ from django.conf import LazySettings
 from playwright.sync_api import Locator, Page, expect
 
 from notifications.models import Notification
-from pushserver.models import Count, TrafficMinute
+from pushserver.console.models import Count, TrafficMinute
 from registrations.models import Registration
 from tests.console.browsing import axe, log_in, too_wide
 from tests.console.reading import HEROINE

@@ -20,10 +20,10 @@ from django.utils import timezone
 from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
 from pushserver import tokens
+from pushserver.console.models import AccessRecord, ApiToken
 from pushserver.console.notifications import operations
 from pushserver.console.notifications.halted import RUNNING, with_halts
 from pushserver.console.toolkit.operations import id_of
-from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun
 from spark_reports.nights.closing import last_closed_day

@@ -14,8 +14,8 @@ from django.utils import timezone
 from notifications.gateways.gorush.models import current_rules
 from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver import tokens
+from pushserver.console.models import ApiToken
 from pushserver.console.toolkit.operations import id_of
-from pushserver.models import ApiToken
 from registrations.models import Registration
 from tests.console.reading import queries_of
 from tests.console.routes import console_pages, ids_of

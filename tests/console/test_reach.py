@@ -17,6 +17,7 @@ from django.utils import timezone
 from notifications.messages import Effect, Outcome, PushLimit
 from notifications.models import Channel, Halt, Notification
 from notifications.policy import Verdict, Wish
+from pushserver.console.models import ApiToken
 from pushserver.console.pages import labels
 from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.pages.labels import CLASSES, EFFECTS, ENDS, LIMITS, VERDICTS, WISHES
@@ -24,7 +25,6 @@ from pushserver.console.pages.staff import WORDS
 from pushserver.console.pages.story import staff_actions
 from pushserver.console.toolkit.operations import id_of
 from pushserver.console.toolkit.related import changes_of
-from pushserver.models import ApiToken
 from registrations.models import Registration, Route
 from tests.console.reading import HEROINE, USER_PAGE, staff, words_of
 from tests.rig import rows

@@ -9,9 +9,9 @@ from django.test import Client
 
 from kit.db.reasons import UNAVAILABLE
 from pushserver.console.health.verdicts import State
+from pushserver.console.models import Incident
 from pushserver.console.pages import without_database
 from pushserver.console.pages.without_database import DatabaseWatch
-from pushserver.models import Incident
 
 pytestmark = pytest.mark.django_db
 

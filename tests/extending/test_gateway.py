@@ -15,7 +15,7 @@ from notifications import gateways
 from notifications.models import Attempt
 from pushserver.console import parts
 from pushserver.console.health import traffic
-from pushserver.models import Count
+from pushserver.console.models import Count
 from registrations import messages, registering
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route

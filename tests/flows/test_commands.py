@@ -15,9 +15,9 @@ from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 
 from embedded.demo.people import make_people
+from embedded.management.commands.client import UNREMARKABLE, words
 from embedded.stack.plan import manage
 from embedded.supervisor.processes import StopOrder
-from pushserver.management.commands.client import UNREMARKABLE, words
 from tests.rig.network import Network
 from tests.rig.rows import firebase_token
 from tests.rig.server import Fleet, wait_until

@@ -29,7 +29,7 @@ from pytest_django import DjangoDbBlocker
 from embedded.servers.ports import free_port
 from embedded.stack import plan
 from embedded.supervisor.processes import StopOrder
-from pushserver.models import ApiToken
+from pushserver.console.models import ApiToken
 from tests.console.routes import Page, console_pages, patterns
 from tests.rig.budget import first_everyday
 from tests.rig.collector import Collector, attributes, collector

@@ -9,9 +9,9 @@ from django.test import Client
 from django.utils import timezone
 
 from notifications.queues import breakers
+from pushserver.console.models import AccessRecord
 from pushserver.console.notifications.operations import enable_routes
 from pushserver.console.xmpp.operations import DisableDevice, EnableDevice
-from pushserver.models import AccessRecord
 from registrations.models import RegistrationEvent, Route
 from tests.rig import rows
 from xmpp_bridge import devices

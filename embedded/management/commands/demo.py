@@ -7,11 +7,10 @@ from dataclasses import replace
 from django.conf import settings
 
 from embedded.demo.addresses import arguments_of, demo_server, part_of
-from embedded.demo.people import shown
+from embedded.demo.people import Person, shown
 from embedded.management.commands import up
 from embedded.stack.plan import Plan, manage
 from embedded.supervisor.processes import StopOrder
-from pushserver.demonstration import Person
 
 STAGED = "A demonstration. Faults are staged, so that indicators are yellow on purpose:"
 XMPP_PEOPLE = (

@@ -11,8 +11,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import negative_data_rejection, positive_data_acceptance
 
-from pushserver import tokens
-from pushserver.models import ApiToken
+from pushserver.console.models import ApiToken
 from pushserver.wsgi import application
 from tests.rig import rows
 from tests.rig.budget import examples
@@ -36,7 +35,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("pushserver.console.toolkit.throttling.ALL_ANONYMOUS_PER_MINUTE", 10**6)
     rows.make_attempt(rows.make_notification())
     rows.make_canary_run(state="broken", broken_link="query", cause="node", times={"register": 1})
-    return tokens.issue("test", ApiToken.Scope.values, by="anna", now=timezone.now())[1]
+    return ApiToken(name="test", scopes=ApiToken.Scope.values).issue(by="anna", now=timezone.now()).text
 
 
 @schema.parametrize()

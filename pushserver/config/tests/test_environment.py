@@ -18,7 +18,7 @@ from pushserver.config import kinds
 from pushserver.config.environment import GENERATED, Environment, GeneratedSecrets
 from pushserver.config.kinds import SECP256K1_ORDER, TEXT, count, number, word, wrong_in_url
 from pushserver.config.role import PROCESSES
-from pushserver.management.commands.settings_catalogue import meanings
+from pushserver.management.commands.reference import meanings
 
 KEY = base64.urlsafe_b64encode(bytes(range(32))).decode()
 OTHER_KEY, FIRST = base64.urlsafe_b64encode(bytes(32)).decode(), [bytes(range(32))]

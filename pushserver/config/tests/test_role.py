@@ -179,7 +179,7 @@ BRIDGE = "waku_bridge.management.commands.run_waku_bridge"
     ("name", "code", "needed", "is_without_pages"),
     [
         # The worker is measured with its tasks, after the checks that Celery makes at every start.
-        ("worker", "pushserver.worker.app.loader.import_default_modules()", {"pushserver.tasks"}, True),
+        ("worker", "pushserver.worker.app.loader.import_default_modules()", {"pushserver.console.tasks"}, True),
         ("run_waku_bridge", f"{DJANGO}import {BRIDGE}", {BRIDGE}, True),
         ("up", f"{DJANGO}from embedded.stack.plan import preload; preload()", {BRIDGE, "pushserver.urls"}, False),
         ("wsgi", "import pushserver.urls", set(), False),

@@ -65,7 +65,7 @@ HEAD = """\
 # Error rules
 
 For operators: how the server reads an error that gorush reports, and what to do about it. This page is made from the
-code (`manage.py error_rules_catalogue`). The console has the rules in use under *Error rules*, with those of operators.
+code (`manage.py reference error-rules`). The console has the rules in use under *Error rules*, with those of operators.
 
 The first rule that matches decides, from top to bottom; upper and lower case are the same. [Delivery](delivery.md) says
 what follows from each class. A *guarded* rule also matches tokens that are fine while the set-up is wrong. A text
@@ -81,7 +81,7 @@ A code that is not in this table needs no operator: the token is dead, or the pu
 
 
 def page() -> str:
-    """Return the page of the error rules in Markdown: `manage.py error_rules_catalogue > docs/error-rules.md`."""
+    """Return the page of the error rules in Markdown."""
     rules = seed_rules()
     sections = [line for platform, title in PLATFORMS.items() for line in _section(platform, title, rules)]
     return HEAD + "\n".join([*_advices(), "", *sections])

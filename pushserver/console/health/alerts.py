@@ -29,8 +29,8 @@ from kit.display import exact, host_of
 from kit.http import ask, new_client, submit
 from pushserver.console.health.incidents import WELL_AFTER
 from pushserver.console.health.indicators import kinds_of
+from pushserver.console.models import Alert, AlertLevel, Incident
 from pushserver.console.parts import parts
-from pushserver.models import Alert, AlertLevel, Incident
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from notifications.messages import Outcome
 from notifications.models import BeyondLimit
 from pushserver.console.health import traffic
 from pushserver.console.health.pushes import ChannelTries
-from pushserver.models import Count, TrafficMinute
+from pushserver.console.models import Count, TrafficMinute
 
 DELIVERED = Outcome.DELIVERED
 Figure = Count.Figure

@@ -12,8 +12,8 @@ from kit.db.base import fetch, write
 from notifications.messages import Outcome
 from pushserver.console.health.space import SIZE_OF_DATABASE
 from pushserver.console.health.volumes import MIB, volumes
+from pushserver.console.models import Count
 from pushserver.console.parts import parts_in_use
-from pushserver.models import Count
 from registrations import messages
 from registrations.messages import devices_of
 

@@ -16,7 +16,7 @@ from django.db.models import Exists, OuterRef, Q
 from kit.db.base import fetch
 from kit.db.partitions import delete_in_chunks
 from pushserver.console.health.verdicts import State, Verdict, dated
-from pushserver.models import Alert, Incident, ServerStart
+from pushserver.console.models import Alert, Incident, ServerStart
 
 # An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)

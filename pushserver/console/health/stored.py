@@ -27,10 +27,10 @@ from pushserver.console.health.pushes import DRAINED, JUDGED_MINUTES, RUNNING, F
 from pushserver.console.health.recent import Recent
 from pushserver.console.health.traffic import MINUTE
 from pushserver.console.health.verdicts import Facts
+from pushserver.console.models import Incident, ServerStart
 from pushserver.console.notifications import gauges as delivery_gauges
 from pushserver.console.parts import parts_in_use
 from pushserver.console.reports.formats import percent
-from pushserver.models import Incident, ServerStart
 from registrations.messages import devices_of
 from registrations.statements import STORED_REGISTRATIONS
 from spark_reports.models import Anomaly

@@ -16,9 +16,9 @@ from kit.db.clock import day_of, with_days
 from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.console.health.trend import BUCKET
+from pushserver.console.models import Count, TrafficMinute
 from pushserver.console.notifications.gauges import OPEN
 from pushserver.console.parts import parts
-from pushserver.models import Count, TrafficMinute
 from registrations import messages
 from registrations.messages import sql_case, sql_with_topic
 

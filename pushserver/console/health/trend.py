@@ -17,7 +17,7 @@ from django.utils import timezone
 from kit.db.base import fetch
 from notifications.models import Notification
 from pushserver.console.health.recent import Recent
-from pushserver.models import Count
+from pushserver.console.models import Count
 
 State = Notification.State
 Figure = Count.Figure

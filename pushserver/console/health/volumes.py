@@ -10,7 +10,7 @@ from django.conf import settings
 
 from pushserver.console.health.space import SIZE_OF_DATABASE, Volume
 from pushserver.console.health.verdicts import listed
-from pushserver.models import Count
+from pushserver.console.models import Count
 
 MIB = 2**20
 MOUNTS = Path("/proc/self/mounts")

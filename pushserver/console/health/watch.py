@@ -19,7 +19,7 @@ from pushserver.console.health import incidents, stored
 from pushserver.console.health.alerts import attempt, due, level_of, levels, plan, send_due, targets
 from pushserver.console.health.snapshot import is_bad_at_a_glance, take_snapshot
 from pushserver.console.health.verdicts import State, Verdict
-from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from pushserver.console.models import Alert, AlertLevel, Incident, ServerStart
 from pushserver.release import version
 from pushserver.threads import RestartingThread
 

@@ -19,11 +19,11 @@ from pushserver.console.health import alerts
 from pushserver.console.health.alerts import targets
 from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.verdicts import Kind
+from pushserver.console.models import Alert, AlertLevel
 from pushserver.console.pages import labels
 from pushserver.console.pages.menu import INCIDENTS
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
-from pushserver.models import Alert, AlertLevel
 
 PERMISSION = "pushserver.operate_incident"
 

@@ -13,11 +13,11 @@ from pushserver.console.health.hour import Hour
 from pushserver.console.health.pages import INCIDENTS
 from pushserver.console.health.traffic import DAY, MINUTE
 from pushserver.console.health.trend import FAILED, Trend
+from pushserver.console.models import Incident, ServerStart
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
 from pushserver.console.toolkit.labels import Family
 from pushserver.console.toolkit.related import readable_by
-from pushserver.models import Incident, ServerStart
 
 State = Notification.State
 # Incidents, starts and staff actions in a period: the newest of each.

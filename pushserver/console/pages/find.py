@@ -9,9 +9,10 @@ URL, and is repeated nowhere. Every look-up has an index, and ends after a few r
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import NotRegistered
 from django.core.exceptions import PermissionDenied
@@ -48,7 +49,6 @@ from pushserver.console.toolkit.search import (
 )
 from pushserver.console.waku.admin import envelope_url
 from pushserver.console.waku.chat_keys import parse_chat_key
-from pushserver.demonstration import people
 from registrations.models import Registration, TopicKey
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash as chat_key_hash
@@ -66,8 +66,9 @@ def find(request: HttpRequest) -> HttpResponse:
     """Show the search box, or redirect its POST to a URL that holds no chat key."""
     _refuse_who_may_see_nothing(request)
     if request.method != "POST":
-        # The people of the demonstration with the URLs of their pages. A real server has none.
-        shown = [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people()]
+        # The people of `manage.py demo` with the URLs of their pages. A real server has none.
+        people = cast(Any, apps.get_app_config("embedded")).people() if settings.DEMONSTRATION else ()
+        shown = [(person, user_url(hex_of(chat_key_hash(person.public_key)))) for person in people]
         return _page(request, "Find", people=shown)
     try:
         term = found_by(request.POST.get("q", "").strip())

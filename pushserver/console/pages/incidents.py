@@ -16,6 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from kit.db.clock import database_now
 from kit.display import counted, exact
 from pushserver.console.health.verdicts import State, duration
+from pushserver.console.models import Incident, ServerStart
 from pushserver.console.pages import labels
 from pushserver.console.pages.overview import LOOKS
 from pushserver.console.toolkit.columns import moment, word
@@ -24,7 +25,6 @@ from pushserver.console.toolkit.labels import with_code
 from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
 from pushserver.console.toolkit.operations import Done, Operated, Operation, done
 from pushserver.console.toolkit.related import changes_of, readable_by
-from pushserver.models import Incident, ServerStart
 
 # A change in this time before an incident may be its reason.
 BEFORE = timedelta(hours=1)

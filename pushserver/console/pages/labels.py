@@ -44,7 +44,7 @@ SEARCH_CHANGES = (
     "Words of a change or its reason, the name of a staff member, or the user that it is about: "
     "chat key, key hash, installation id"
 )
-REVOKE_EFFECT = "Tokens that are not revoked yet: {count} of {total}. The API will refuse programs that use them."
+REVOKE_EFFECT = "Tokens that are not revoked yet: {fitting}. The API will refuse programs that use them."
 REVOKE_IS_FINAL = "This cannot be undone; make a new token instead."
 ALREADY_REVOKED = "Already revoked: nothing was changed."
 

@@ -36,10 +36,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
+from pushserver.console.models import FailedLogin
 from pushserver.console.pages.labels import PASSWORD_RULE
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.throttling import client_address, client_network
-from pushserver.models import FailedLogin
 
 log = structlog.get_logger(__name__)
 

@@ -22,9 +22,9 @@ from django.urls import Resolver404, ResolverMatch, resolve, reverse
 from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 
+from pushserver.console.models import AccessRecord, FailedLogin
 from pushserver.console.pages import labels, logins
 from pushserver.console.toolkit.throttling import client_address, client_network
-from pushserver.models import AccessRecord, FailedLogin
 
 log = structlog.get_logger(__name__)
 

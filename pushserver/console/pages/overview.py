@@ -25,6 +25,7 @@ from pushserver.console.health.snapshot import Snapshot, take_snapshot
 from pushserver.console.health.traffic import DAY, MINUTE
 from pushserver.console.health.trend import PERIODS, RECENT
 from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
+from pushserver.console.models import Incident
 from pushserver.console.pages.documentation import RUNBOOKS
 from pushserver.console.pages.figures import hour_figures, trend_figures
 from pushserver.console.pages.labels import ENDS, beyond
@@ -32,7 +33,6 @@ from pushserver.console.parts import parts_in_use
 from pushserver.console.reports.formats import count, percent
 from pushserver.console.toolkit.labels import Family
 from pushserver.console.toolkit.times import span
-from pushserver.models import Incident
 
 REFRESH_SECONDS = 2
 MAX_ERROR_CLASSES = 10

@@ -21,13 +21,12 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminRadioSelectWidget
 
-from pushserver import tokens
+from pushserver.console.models import AccessRecord, ApiToken, FailedLogin, NameTakenError
 from pushserver.console.pages.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVOKE_IS_FINAL, ROLES, SEARCH_CHANGES
 from pushserver.console.toolkit.columns import NOTHING, age, link, moment, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from pushserver.console.toolkit.operations import Done, Operated, Operation
 from pushserver.console.toolkit.related import readable_by
-from pushserver.models import AccessRecord, ApiToken, FailedLogin
 from registrations.models import Registration
 
 # The expression of the index over the log: `pushserver/migrations/0001_initial.py`.
@@ -271,13 +270,16 @@ class Revoke(Operation):
     permission = "pushserver.revoke_apitoken"
     is_destructive = True
 
+    @classmethod
+    def fits(cls, row: ApiToken) -> bool:
+        return row.revoked_at is None
+
     def touched(self, rows: Sequence[ApiToken]) -> Iterable[str]:
-        alive = [row for row in rows if row.revoked_at is None]
-        yield REVOKE_EFFECT.format(count=len(alive), total=len(rows))
+        yield REVOKE_EFFECT.format(fitting=self.fitting(rows))
         yield REVOKE_IS_FINAL
 
     def run(self, rows: Sequence[ApiToken], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        count = tokens.revoke([row.pk for row in rows], now=timezone.now())
+        count = ApiToken.revoke([row.pk for row in rows], now=timezone.now())
         return Done(f"Revoked tokens: {count}.") if count else Done(ALREADY_REVOKED, is_change=False)
 
 
@@ -328,24 +330,13 @@ class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # un
         """Make a token. A form that is sent twice makes one token, and the second answer reports that."""
         try:
             return super().add_view(request, *args, **kwargs)
-        except tokens.NameTakenError as error:
+        except NameTakenError as error:
             messages.warning(request, str(error))
             return HttpResponseRedirect(reverse("admin:pushserver_apitoken_changelist"))
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:  # noqa: ARG002
-        """Issue the token, and keep its text for the one page that shows it."""
-        asked = form.cleaned_data
-        row, text = tokens.issue(
-            asked["name"],
-            asked["scopes"],
-            by=request.user.get_username(),
-            now=timezone.now(),
-            expires_at=asked["expires_at"],
-        )
-        obj.pk = row.pk
-        obj.prefix = row.prefix
-        obj.scopes = row.scopes
-        obj.text = text
+        """Issue the token. Its text stays with it for the one page that shows it."""
+        obj.issue(by=request.user.get_username(), now=timezone.now())
 
     def response_add(self, request: HttpRequest, obj: ApiToken, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
         """Show the token in this answer, so that it is stored neither in a session nor in a cookie."""

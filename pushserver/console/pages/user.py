@@ -27,6 +27,7 @@ from kit.db.partitions import UNDER_WAY
 from kit.display import counted
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
 from notifications.reports import unpack
+from pushserver.console.models import AccessRecord
 from pushserver.console.notifications.admin import PUSH_CONTENT, kind_of, request_timeline_url, timeline_url, type_name
 from pushserver.console.pages import labels
 from pushserver.console.pages.links import user_url
@@ -41,7 +42,6 @@ from pushserver.console.toolkit.related import FirstLine, Link, change_url, list
 from pushserver.console.toolkit.search import KEY_HASH_DIGITS, hash_digits
 from pushserver.console.toolkit.times import DAY, HOUR, relative
 from pushserver.console.waku import erasure
-from pushserver.models import AccessRecord
 from registrations.messages import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
 

@@ -7,8 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from pushserver import tokens
-from pushserver.models import ApiToken
+from pushserver.console.models import ApiToken, NameTakenError
 
 
 class Command(BaseCommand):
@@ -30,17 +29,17 @@ class Command(BaseCommand):
         now = timezone.now()
         expires_at = now + timedelta(days=days) if days else None
         try:
-            row, text = tokens.issue(name, scope, by="command line", now=now, expires_at=expires_at)
-        except tokens.NameTakenError as error:
+            token = ApiToken(name=name, scopes=scope, expires_at=expires_at).issue(by="command line", now=now)
+        except NameTakenError as error:
             raise CommandError(str(error)) from error
-        self.stderr.write(f"Token {row.pk} with {', '.join(row.scopes)}; it is shown this once:")
-        self.stdout.write(text)
+        self.stderr.write(f"Token {token.pk} with {', '.join(token.scopes)}; it is shown this once:")
+        self.stdout.write(token.text)
 
     def _list(self, **_options: Any) -> None:
         for token in ApiToken.objects.filter(revoked_at=None).order_by("pk"):
             self.stdout.write(f"{token.pk}\t{token}\t{','.join(token.scopes)}\t{token.expires_at or 'never expires'}")
 
     def _revoke(self, *, id: int, **_options: Any) -> None:  # noqa: A002 - the name of the argument
-        if not tokens.revoke([id], now=timezone.now()):
+        if not ApiToken.revoke([id], now=timezone.now()):
             raise CommandError(f"There is no token {id} that is not revoked.")
         self.stdout.write(f"Token {id} is revoked.")

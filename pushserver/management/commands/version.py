@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 
 from kit.db.base import TooOldError
-from pushserver.fitting import schema, untried_version
+from pushserver.checks import schema, untried_version
 from pushserver.release import version
 
 

@@ -22,7 +22,7 @@ from pushserver.console.health.alerts import Target, targets
 from pushserver.console.health.indicators import KINDS
 from pushserver.console.health.verdicts import State, Verdict
 from pushserver.console.health.watch import Watch
-from pushserver.models import Alert, AlertLevel, Incident, ServerStart
+from pushserver.console.models import Alert, AlertLevel, Incident, ServerStart
 from tests.rig.logs import capture_logs
 from tests.rig.peers import serve
 from tests.rig.rows import make_staff

@@ -10,9 +10,8 @@ from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
-from pushserver import tokens
+from pushserver.console.models import AccessRecord, ApiToken
 from pushserver.console.xmpp import api
-from pushserver.models import AccessRecord, ApiToken
 from registrations.models import Route
 from xmpp_bridge import devices
 from xmpp_bridge.devices import carry_out
@@ -48,7 +47,8 @@ def component(settings: Any) -> None:
 
 def poster(*scopes: str) -> Post:
     """Return a function that posts JSON with an API token of these scopes."""
-    _, text = tokens.issue(f"test {ApiToken.objects.count()}", scopes, by="anna", now=timezone.now())
+    name = f"test {ApiToken.objects.count()}"
+    text = ApiToken(name=name, scopes=scopes).issue(by="anna", now=timezone.now()).text
     client = Client(headers={"authorization": f"Bearer {text}"})
     return lambda path, asked: client.post(path, json.dumps(asked), "application/json")
 
@@ -113,7 +113,7 @@ def test_a_wrong_field_is_named_and_nothing_is_stored(post: Post, fields: dict[s
 def test_a_body_that_is_no_json_object_is_refused(post: Post) -> None:
     for asked in ([], "x", 5, None):
         refused(post(REGISTER, asked), 400)
-    _, text = tokens.issue("own", ["devices"], by="anna", now=timezone.now())
+    text = ApiToken(name="own", scopes=["devices"]).issue(by="anna", now=timezone.now()).text
     client = Client(headers={"authorization": f"Bearer {text}"})
     refused(client.post(REGISTER, "{", "application/json"), 400)
     refused(client.post(REGISTER, ASKED), 415)

@@ -1,4 +1,4 @@
-"""`manage.py settings_catalogue`: print docs/settings.md, made of the table of the settings."""
+"""`manage.py reference PAGE`: print a page of docs/ that is made from the code, such as that of all settings."""
 
 import ast
 from collections.abc import Iterator
@@ -7,16 +7,18 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
+from pushserver import metrics
 from pushserver.config.environment import Setting
 from pushserver.config.role import PROCESSES
+from pushserver.console.gorush import advice
 
 HEAD = """\
 # Settings
 
 For operators: each environment variable of the server. Set those of [the README](../README.md#run-it-in-production)
-first. This page is made from the code (`manage.py settings_catalogue`).
+first. This page is made from the code (`manage.py reference settings`).
 
 A *secret* can also be in a file, whose path is the value of `NAME_FILE`. Only the processes of `compose.yaml` that
 stand in brackets need it. An empty variable, and an empty file, count as unset. What is not here is fixed, as no two
@@ -28,14 +30,17 @@ the first for bursts, the second for the long run.
 
 
 class Command(BaseCommand):
-    help = "Print the page about all settings."
+    help = "Print a page of the documentation that is made from the code."
 
-    def handle(self, *_args: Any, **_options: Any) -> None:
-        self.stdout.write(page(), ending="")
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("page", choices=PAGES)
+
+    def handle(self, *_args: Any, page: str, **_options: Any) -> None:
+        self.stdout.write(PAGES[page](), ending="")
 
 
-def page() -> str:
-    """Return the whole page in Markdown."""
+def settings_page() -> str:
+    """Return the page of the settings, made of their table, in Markdown."""
     groups = groupby(settings.ENVIRONMENT.table, key=lambda setting: setting.group)
     return "\n".join([HEAD, *(line for title, own in groups for line in _section(title, own))])
 
@@ -65,3 +70,6 @@ def meanings() -> dict[str, str]:
             calls = [node for node in ast.walk(row) if isinstance(node, ast.Call) and ast.unparse(node.func) == "env"]
             found |= {ast.literal_eval(call.args[0]): " ".join(str(text.value.value).split()) for call in calls}
     return found
+
+
+PAGES = {"settings": settings_page, "metrics": metrics.page, "error-rules": advice.page}

@@ -22,8 +22,10 @@ from pushserver.console.canary.xmpp import canary as xmpp_canary
 from pushserver.console.checks.gorush import check_all as check_all_gorush
 from pushserver.console.checks.nodes import check_all as check_all_nodes
 from pushserver.console.health import hours, incidents, traffic
+from pushserver.console.health.watch import Watch
+from pushserver.console.models import AccessRecord, FailedLogin
 from pushserver.console.reports.mail import send_owed
-from pushserver.models import AccessRecord, FailedLogin
+from pushserver.threads import Beat
 from spark_reports.nights import status
 from spark_reports.nights.seeds import destroy_seeds
 
@@ -32,7 +34,7 @@ log = structlog.get_logger(__name__)
 CHECKS_AFTER_SECONDS = 8
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one in five minutes
+@shared_task(name="pushserver.tasks.purge_visits", base=MessageTask, autoretry_for=())  # the next comes in 5 minutes
 def purge_visits() -> None:
     """Delete old rows that only the console shows, for as long as one task may run."""
     now = database_now()
@@ -52,7 +54,7 @@ def _delete(rows: QuerySet[Any]) -> int:
     return run_for_a_while(delete_in_chunks(rows))
 
 
-@shared_task(base=MessageTask, autoretry_for=())  # beat sends the next one within seconds
+@shared_task(name="pushserver.tasks.count_traffic", base=MessageTask, autoretry_for=())  # the next comes in seconds
 def count_traffic() -> None:
     """Count the minutes that have ended, and add up the hours."""
     run_for_a_while(traffic.count_owed(now=database_now()))
@@ -101,6 +103,15 @@ def run_waku_canary() -> None:
 def run_xmpp_canary() -> None:
     """Make a round trip, and repeat it while the chain is broken."""
     xmpp_canary.run_until_sound(seconds=settings.CANARY_PERIOD_SECONDS)
+
+
+@signals.worker_ready.connect
+def start_threads(**_kwargs: Any) -> None:
+    """Run beat and the watch in the worker for maintenance. They end first, so that no task of theirs has to wait."""
+    if serves_maintenance():
+        for thread in (Beat(app), Watch()):
+            signals.worker_shutting_down.connect(lambda thread=thread, **_: thread.stop(), weak=False)
+            thread.start()
 
 
 @signals.worker_ready.connect
