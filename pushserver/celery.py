@@ -27,7 +27,7 @@ HEARTBEAT_TTL_SECONDS = 15
 START_EVERY_SECONDS = 5.0
 
 app = Celery("pushserver")
-app.config_from_object("django.conf:settings", namespace="CELERY")
+app.config_from_object("pushserver.settings:CELERY")
 app.autodiscover_tasks()
 app.conf.task_queues = [Queue(name) for name in QUEUES]
 

@@ -402,27 +402,14 @@ for _is_wrong, *_problem in (
 # Start ----------------------------------------------------------------------------------------------------------------
 STARTS_WHEN = "pushserver.checks"  # what `kit.processes.starting` asks
 
+
 # Celery ---------------------------------------------------------------------------------------------------------------
-CELERY_BROKER_URL = REDIS_URL
-CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_TRANSPORT_OPTIONS = {
-    "visibility_timeout": 900,
-    "socket_timeout": 30,
-    "socket_connect_timeout": 5,
-}
-CELERY_IMPORTS = ["pushserver.console.tasks"]
-CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 3, "interval_start": 0.1, "interval_step": 0.3, "interval_max": 1.0}
-CELERY_WORKER_DISABLE_PREFETCH = True  # a worker takes what it can begin at once, and leaves the rest to others
-CELERY_TASK_DEFAULT_QUEUE = "maintenance"
-
-
 def _every(seconds: float, task: str, *, expires: float | None = None) -> dict[str, Any]:
     """Return an entry of beat. A task that no worker has begun when the next one is due expires."""
     return {"task": task, "schedule": seconds, "options": {"expires": expires or seconds}}
 
 
-CELERY_BEAT_SCHEDULE = {
+BEAT_SCHEDULE = {
     "derive_topic_keys": _every(10.0, "waku_bridge.tasks.derive_topic_keys"),
     # Purges run often and briefly, so that the rows of a whole day never accumulate.
     "purge_envelopes": _every(60.0, "waku_bridge.tasks.purge"),
@@ -440,17 +427,34 @@ CELERY_BEAT_SCHEDULE = {
     "watch_reports": _every(300.0, "spark_reports.tasks.watch_reports"),
 }
 if CANARY_PERIOD_SECONDS:
-    CELERY_BEAT_SCHEDULE["canary"] = _every(CANARY_PERIOD_SECONDS, "waku_bridge.tasks.run_canary")
+    BEAT_SCHEDULE["canary"] = _every(CANARY_PERIOD_SECONDS, "waku_bridge.tasks.run_canary")
 if CANARY_PERIOD_SECONDS and XMPP_COMPONENT_JID:
-    CELERY_BEAT_SCHEDULE["xmpp_canary"] = _every(CANARY_PERIOD_SECONDS, "xmpp_bridge.tasks.run_canary")
-CELERY_TASK_ROUTES = {
-    "notifications.tasks.process_batches": {"queue": "batches"},
-    # Keys are never derived in a process that makes batches, as each costs 15 ms of CPU time.
-    "waku_bridge.tasks.derive_topic_keys": {"queue": "keys"},
-    "waku_bridge.tasks.derive_wanted_keys": {"queue": "keys"},
-    "waku_bridge.tasks.run_canary": {"queue": "canary"},
-    "xmpp_bridge.tasks.run_canary": {"queue": "canary"},
-    "spark_reports.tasks.make_reports": {"queue": "reports"},
+    BEAT_SCHEDULE["xmpp_canary"] = _every(CANARY_PERIOD_SECONDS, "xmpp_bridge.tasks.run_canary")
+# Apart from the settings of Django, which Celery would read whole for `celery inspect conf`.
+CELERY = {
+    "broker_url": REDIS_URL,
+    "broker_connection_retry_on_startup": True,
+    "broker_transport_options": {"visibility_timeout": 900, "socket_timeout": 30, "socket_connect_timeout": 5},
+    "beat_schedule": BEAT_SCHEDULE,
+    "imports": ["pushserver.console.tasks"],
+    "task_default_queue": "maintenance",
+    "task_ignore_result": True,
+    "task_publish_retry_policy": {
+        "max_retries": 3,
+        "interval_start": 0.1,
+        "interval_step": 0.3,
+        "interval_max": 1.0,
+    },
+    "task_routes": {
+        "notifications.tasks.process_batches": {"queue": "batches"},
+        # Keys are never derived in a process that makes batches, as each costs 15 ms of CPU time.
+        "waku_bridge.tasks.derive_topic_keys": {"queue": "keys"},
+        "waku_bridge.tasks.derive_wanted_keys": {"queue": "keys"},
+        "waku_bridge.tasks.run_canary": {"queue": "canary"},
+        "xmpp_bridge.tasks.run_canary": {"queue": "canary"},
+        "spark_reports.tasks.make_reports": {"queue": "reports"},
+    },
+    "worker_disable_prefetch": True,  # a worker takes what it can begin at once, and leaves the rest to others
 }
 
 # Django ---------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,10 @@ _OF_COMMANDS: dict[str, Collection[str]] = {
     "export_events": ["reports"],
     "up": PROCESSES,
     "demo": PROCESSES,
+    "check": ["web"],  # which uses every secret
 }
+# Other commands are typed in the container of `web`, or in that of any worker, and need what all of these have.
+_OF_OTHERS = ["tasks"]
 
 
 class Role(StrEnum):
@@ -40,14 +43,11 @@ def begin_as(role: Role, processes: Collection[str]) -> None:
 
 
 def begin_command(command: str) -> None:
-    """Begin as a command of `manage.py`. Those named `run_…_bridge` run as long as the server does.
-
-    A command that no process of its own runs is typed in the container of `web`.
-    """
+    """Begin as a command of `manage.py`. Those named `run_…_bridge` run as long as the server does."""
     is_bridge = command.startswith("run_") and command.endswith("_bridge")
     lasting = {"up": Role.SERVER, "demo": Role.SERVER, "demo_clients": Role.WORKER}
     role = Role.WORKER if is_bridge else lasting.get(command, Role.COMMAND)
-    begin_as(role, _OF_COMMANDS.get(command, ["web"]))
+    begin_as(role, _OF_COMMANDS.get(command, _OF_OTHERS))
 
 
 def serving(arguments: Sequence[str]) -> set[str]:
@@ -65,4 +65,4 @@ def role() -> Role:
 
 def processes() -> Collection[str]:
     """Return which of `PROCESSES` this one is."""
-    return _named[0][1] if _named else ["web"]
+    return _named[0][1] if _named else _OF_OTHERS

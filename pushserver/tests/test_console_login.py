@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_otp.oath import TOTP
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from pushserver import tasks
+from pushserver.console import tasks
 from pushserver.console.models import AccessRecord, FailedLogin
 from pushserver.console.pages.logins import OF_BOTH, NoWordOfOurs
 from pushserver.console.pages.second_factor import KEY_IN_SESSION
@@ -213,7 +213,7 @@ def test_the_access_log_is_kept_as_long_as_the_setting_says(setting):
     )
     tasks.purge_visits()
     assert AccessRecord.objects.get() == young
-    assert tasks.purge_visits.name in {entry["task"] for entry in django_settings.CELERY_BEAT_SCHEDULE.values()}
+    assert tasks.purge_visits.name in {entry["task"] for entry in django_settings.BEAT_SCHEDULE.values()}
 
 
 @pytest.mark.parametrize("make", [rows.make_canary_run, rows.make_xmpp_canary_run])

@@ -114,5 +114,5 @@ def test_the_tasks_look_at_every_peer_of_the_settings_and_beat_schedules_them(se
     for check, saved, peers in ((check_gorush, NOTICES, [gorush]), (check_nodes, NODE_NOTICES, [live, store])):
         check()
         assert [notice.complaints[0].id for notice in saved.read(peers).values()] == ["unreachable"] * len(peers)
-        entry = settings.CELERY_BEAT_SCHEDULE[check.name.rpartition(".")[2]]
+        entry = settings.BEAT_SCHEDULE[check.name.rpartition(".")[2]]
         assert (entry["task"], entry["schedule"]) == (check.name, CHECK_EVERY_SECONDS)

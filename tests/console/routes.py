@@ -17,8 +17,7 @@ from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from notifications.gateways.gorush.models import load_shipped
 from notifications.models import Channel, Notification, NotificationRequest
-from pushserver import tokens
-from pushserver.console.models import AccessRecord, FailedLogin, Incident
+from pushserver.console.models import AccessRecord, ApiToken, FailedLogin, Incident
 from pushserver.console.notifications.channels import OPERATIONS as CHANNEL_OPERATIONS
 from pushserver.console.pages.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.console.reports.panels import PAGES
@@ -172,7 +171,7 @@ def _make_accounts(now: datetime) -> None:
     ann = rows.make_staff("support", "ann")
     TOTPDevice.objects.create(user=ann, name="authenticator", confirmed=True)
     rows.make(FailedLogin, username="ann", network="192.0.2.1", count=1, at=now)
-    tokens.issue("status page", ["status"], by="ann", now=now)
+    ApiToken(name="status page", scopes=["status"]).issue(by="ann", now=now)
     rows.make(AccessRecord, user=ann, username="ann", page="user", object_id="1", at=now)
     kind = ContentType.objects.get_for_model(Registration)
     about = {"content_type": kind, "object_id": "1", "object_repr": "a registration", "action_flag": CHANGE}

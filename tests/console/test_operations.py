@@ -19,7 +19,6 @@ from django.utils import timezone
 
 from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
-from pushserver import tokens
 from pushserver.console.models import AccessRecord, ApiToken
 from pushserver.console.notifications import operations
 from pushserver.console.notifications.halted import RUNNING, with_halts
@@ -107,7 +106,7 @@ def make_disabled_device() -> Device:
 
 
 def make_token() -> ApiToken:
-    return tokens.issue("test", ["status"], by="ann", now=timezone.now())[0]
+    return ApiToken(name="test", scopes=["status"]).issue(by="ann", now=timezone.now())
 
 
 def has(model: type[Model], **fields: object) -> Callable[[], bool]:

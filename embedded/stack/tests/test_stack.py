@@ -46,8 +46,8 @@ def test_up_and_compose_serve_every_queue_once_with_one_kind_of_work_for_each_wo
         "reports": ["reports"],
     }
     assert {"--pool=prefork", "--concurrency=5"} <= set(plan()["batches"].command)
-    routed = {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()}
-    assert routed | {settings.CELERY_TASK_DEFAULT_QUEUE} == set(app.amqp.queues)
+    routed = {route["queue"] for route in settings.CELERY["task_routes"].values()}
+    assert routed | {settings.CELERY["task_default_queue"]} == set(app.amqp.queues)
     composed = yaml.safe_load((settings.BASE_DIR / "compose.yaml").read_text(encoding="utf-8"))
     written = [service.get("command", "") for service in composed["services"].values()]
     of_compose = queues_in([each if isinstance(each, str) else " ".join(each) for each in written])

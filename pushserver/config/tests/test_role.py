@@ -22,6 +22,15 @@ MAX_MODULES = {"worker": 1650, "up": 2500, "wsgi": 2190}
 NOT_FOR_WORKERS = {"rest_framework", "unfold", "django.contrib.admin", "drf_spectacular", "pushserver.console.pages"}
 
 
+# What the containers of workers have, beside the address of Redis.
+OF_WORKERS = {
+    "DATABASE_URL": "postgresql://127.0.0.1/push",
+    "FIELD_ENCRYPTION_KEYS": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    "SERVER_PRIVATE_KEY": "04" * 32,
+    "SECRET_KEY": "",
+}
+
+
 def begun(name):
     """Return the statement with which the entry point ``name`` begins: a module of ours, or a command of manage.py."""
     if name in {"worker", "wsgi"}:
@@ -117,6 +126,18 @@ def test_a_process_without_the_servers_key_exports_its_errors_and_traces_nothing
 print(settings.TRACES, "ErrorHandler" in str(logging.getLogger().handlers))"""
     url = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "DATABASE_URL": "postgresql://127.0.0.1/push"}
     assert printed(program, SERVER_PRIVATE_KEY=key, **url).split() == [str(bool(key)), "True"]
+
+
+@pytest.mark.parametrize(("command", "problems"), [("canary", []), ("check", ["pushserver.missing_secret_key"])])
+def test_a_command_in_the_container_of_a_worker_needs_no_secret_of_the_console(command, problems):
+    program = f"""import json; {begun(command)}; from pushserver import settings
+print(json.dumps([problem.id for problem in settings.CONFIGURATION_PROBLEMS]))"""
+    assert json.loads(printed(program, **OF_WORKERS)) == problems
+
+
+def test_a_worker_shows_its_configuration_without_the_secret_of_the_console():
+    program = f"{begun('worker')}; from pushserver.worker import app; print(app.conf.humanize(with_defaults=False))"
+    assert "pushserver.tasks.count_traffic" in printed(program, **OF_WORKERS)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
-from pushserver import tasks as console_tasks
 from pushserver.celery import app
+from pushserver.console import tasks as console_tasks
 from registrations.models import TopicKey
 from tests.rig.conversation import CLIENT, EPHEMERAL, SENDER, put, query, registration, replies_to
 from tests.rig.delivering import Process
