@@ -13,7 +13,7 @@ from django.db import OperationalError
 
 from kit.db.reasons import words
 from kit.processes import StartError
-from pushserver.config import embedded
+from pushserver.config import data_dir
 from pushserver.config.role import begin_command
 
 # The commands that start embedded servers, with the modules that choose where these listen.
@@ -24,7 +24,7 @@ def main() -> None:
     command = "".join(sys.argv[1:2])
     begin_command(command)
     if command in ADDRESSES:
-        embedded.choose_by(import_module(ADDRESSES[command]).settings_of)
+        data_dir.choose_by(import_module(ADDRESSES[command]).settings_of)
     if sys.argv[1:] == ["version"]:  # otherwise Django prints its own version
         django.setup()
         call_command("version")

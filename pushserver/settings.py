@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from kit.db import sessions
 from kit.db.sessions import IDLE_SECONDS, Timeouts
-from pushserver.config import embedded, kinds
+from pushserver.config import data_dir, kinds
 from pushserver.config.environment import Environment, GeneratedSecrets
 from pushserver.config.kinds import DOMAINS, FLAG, ITEMS, LIMITS, TEXT, URLS, count, is_near, number, word
 from pushserver.config.logs import configure_logging
@@ -48,8 +48,8 @@ def _is_configured(name: str) -> bool:
 
 
 # Servers that the environment does not configure run embedded.
-EMBEDDED = embedded.settings_of(DATA_DIR, _is_configured)
-EMBEDDED_POSTGRES_DIR = DATA_DIR / embedded.POSTGRES_FOLDER
+EMBEDDED = data_dir.settings_of(DATA_DIR, _is_configured)
+EMBEDDED_POSTGRES_DIR = DATA_DIR / data_dir.POSTGRES_FOLDER
 env.values = {**os.environ, **EMBEDDED}
 # Pages say who the people of `manage.py demo` are, and that their faults are staged.
 DEMONSTRATION = "DEMONSTRATION" in EMBEDDED

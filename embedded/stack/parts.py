@@ -15,7 +15,7 @@ from embedded.servers.ports import Ports, is_free
 from embedded.servers.postgres import EmbeddedPostgres
 from embedded.servers.valkey import EmbeddedValkey
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
-from pushserver.config.embedded import POSTGRES_FOLDER
+from pushserver.config.data_dir import POSTGRES_FOLDER
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,7 @@ from embedded.supervisor.output import MergedLog
 from embedded.supervisor.processes import ProcessSpec, StopOrder
 from embedded.supervisor.supervisor import Supervisor
 from kit.processes import StartError
-from pushserver.config.data_dir import LOCK_NAME, VERSION_NAME, refuse_foreign_data, usable
-from pushserver.config.embedded import FILE_NAME
+from pushserver.config.data_dir import FILE_NAME, LOCK_NAME, POSTGRES_FOLDER, belongs_to, usable
 from pushserver.console.health.verdicts import State
 from pushserver.release import version
 
@@ -37,6 +37,35 @@ POLL_SECONDS = 0.05
 FIRST_REMINDER_SECONDS = 2.0
 REMINDER_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
+VERSION_NAME = "version"  # the version that made the data; there was no such file before 0.2.0
+# A first start writes 50 MB, and PostgreSQL that cannot write its log ends.
+MIN_FREE_MIB = 128
+
+
+def refuse_foreign_data(folder: Path) -> None:
+    """Raise StartError when another account, or a version before 0.2.0, has started the server on this folder.
+
+    Data are served by the account that made them. Files of two accounts side by side would be of use to neither.
+    """
+    with usable(folder):
+        lock = folder / LOCK_NAME
+        if lock.exists() and lock.stat().st_uid != os.geteuid():
+            raise StartError(belongs_to(folder, lock.stat().st_uid))
+        if (folder / POSTGRES_FOLDER).exists() and not (folder / VERSION_NAME).exists():
+            raise StartError(
+                f"{folder} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to "
+                f"another folder."
+            )
+
+
+def refuse_a_full_disk(folder: Path) -> None:
+    """Raise StartError when there is no room to start a server in."""
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < MIN_FREE_MIB:
+        raise StartError(
+            f"the disk of {folder} has {free} MiB left, and {MIN_FREE_MIB} are needed: make room there, or set "
+            f"DATA_DIR to a folder on another disk."
+        )
 
 
 @contextmanager

@@ -1,45 +1,56 @@
-"""DATA_DIR, and what keeps it from being used: each reason is one line that says what to do.
+"""DATA_DIR, what keeps it from being used, and the settings of the embedded servers in it.
 
-Data are served by the account that made them. Files of two accounts side by side would be of use to neither.
+Each reason is one line that says what to do. The embedded servers stand in for what the environment does not configure.
+`manage.py up` chooses their settings before the settings are read, and notes them in a file for every other process.
 """
 
 import errno
+import fcntl
+import json
 import os
 import pwd
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from kit.processes import StartError
 
 LOCK_NAME = "up.lock"  # the first file of a server's data: its owner is theirs
-VERSION_NAME = "version"  # the version that made the data; there was no such file before 0.2.0
-# A first start writes 50 MB, and PostgreSQL that cannot write its log ends.
-MIN_FREE_MIB = 128
+FILE_NAME, POSTGRES_FOLDER = "embedded.json", "postgres"
+
+_choosers: list[Callable[[Path], Mapping[str, str]]] = []
 
 
-def refuse_foreign_data(folder: Path) -> None:
-    """Raise StartError when another account, or a version before 0.2.0, has started the server on this folder."""
-    with usable(folder):
-        lock = folder / LOCK_NAME
-        if lock.exists() and lock.stat().st_uid != os.geteuid():
-            raise StartError(_belongs_to(folder, lock.stat().st_uid))
-        if (folder / "postgres").exists() and not (folder / VERSION_NAME).exists():
-            raise StartError(
-                f"{folder} holds data of a version before 0.2.0, from which there is no way up: set DATA_DIR to "
-                f"another folder."
-            )
+def choose_by(chooser: Callable[[Path], Mapping[str, str]]) -> None:
+    """Have this process start the servers: ``chooser`` returns their settings for a DATA_DIR, and writes nothing."""
+    _choosers[:] = [chooser]
 
 
-def refuse_a_full_disk(folder: Path) -> None:
-    """Raise StartError when there is no room to start a server in."""
-    free = shutil.disk_usage(folder).free // 2**20
-    if free < MIN_FREE_MIB:
-        raise StartError(
-            f"the disk of {folder} has {free} MiB left, and {MIN_FREE_MIB} are needed: make room there, or set "
-            f"DATA_DIR to a folder on another disk."
-        )
+def settings_of(data_dir: Path, is_set: Callable[[str], bool]) -> dict[str, str]:
+    """Return the settings of the embedded servers, by variable. A server that the environment configures is left out.
+
+    ``is_set`` says whether the environment configures the server of a variable.
+    """
+    found = _choosers[0](data_dir) if _choosers else _noted(data_dir)
+    return {name: value for name, value in found.items() if not is_set(name)}
+
+
+def _noted(data_dir: Path) -> dict[str, str]:
+    """Return what a running `manage.py up` noted. One that was killed leaves its file behind, but not its lock."""
+    try:
+        return dict(json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8"))) if _is_up(data_dir) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_up(data_dir: Path) -> bool:
+    """Return whether a `manage.py up` holds the lock of ``data_dir``. Raises OSError where it never ran."""
+    with (data_dir / LOCK_NAME).open(encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextmanager
@@ -61,11 +72,11 @@ def _reason(folder: Path, error: OSError) -> str:
         case errno.EACCES | errno.EPERM if existing != folder:
             return f"{folder} cannot be made by {_name(os.geteuid())}: set DATA_DIR to a folder of your own."
         case errno.EACCES | errno.EPERM:
-            return _belongs_to(folder, folder.stat().st_uid)
+            return belongs_to(folder, folder.stat().st_uid)
     return f"{folder} cannot be used ({error.strerror}): set DATA_DIR to another folder."
 
 
-def _belongs_to(folder: Path, uid: int) -> str:
+def belongs_to(folder: Path, uid: int) -> str:
     owner, me = _name(uid), _name(os.geteuid())
     return (
         f"{folder} holds data of {owner}: start as {owner}, or have root hand them over (chown -R {me} '{folder}'), or "

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from embedded.servers.ports import free_port
+from embedded.stack.running import refuse_foreign_data
 from embedded.supervisor.processes import PROJECT
 from kit.processes import StartError
-from pushserver.config.data_dir import LOCK_NAME, refuse_foreign_data
+from pushserver.config.data_dir import LOCK_NAME
 from tests.rig.budget import first_everyday
 from tests.rig.folders import fill, open_folder, small_disk
 from tests.rig.server import CONFIGURED

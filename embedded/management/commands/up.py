@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from embedded.stack.parts import addresses_of, parts_of
 from embedded.stack.plan import Plan, database, services, web
-from embedded.stack.running import only_one, run
+from embedded.stack.running import only_one, refuse_a_full_disk, run
 from embedded.supervisor.output import MergedLog
 from kit.exposition import clear
 from kit.processes import StartError
-from pushserver.config.data_dir import refuse_a_full_disk, usable
+from pushserver.config.data_dir import usable
 
 
 class Command(BaseCommand):
