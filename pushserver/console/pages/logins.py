@@ -180,7 +180,7 @@ def log_login(request: HttpRequest, user: Any, **_rest: object) -> None:
 
 @receiver(signals.user_logged_out, dispatch_uid="log_logout")
 def log_logout(request: HttpRequest, user: Any, **_rest: object) -> None:
-    """Log a logout, also one by `WorkingSessionMiddleware`."""
+    """Log a logout, also one by `StaffMiddleware`."""
     log.info("logout", user_id=user and user.pk, address=client_address(request))
 
 

@@ -54,24 +54,18 @@ class AnyHostMiddleware(MiddlewareMixin):
             request.META["HTTP_HOST"] = "localhost"
 
 
-class NothingKeptMiddleware(MiddlewareMixin):
-    """Forbids browsers and proxies to store answers, unless a page allows it, and clears their storage at logout."""
+class BrowserMiddleware(MiddlewareMixin):
+    """Tells browsers what to do with an answer: they store none, unless a page allows it, and nothing after a logout.
+
+    If the answer for a part of a page is a redirect, for instance to the login, it redirects the whole page. Otherwise
+    the browser would follow the redirect, and show the login inside of the page.
+    """
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if not response.has_header("Cache-Control"):
             response["Cache-Control"] = "no-store"
         if request.resolver_match and request.resolver_match.view_name == LOGOUT:
             response["Clear-Site-Data"] = '"cache", "storage"'
-        return response
-
-
-class WholePageMiddleware(MiddlewareMixin):
-    """Redirects the whole page if the answer for a part of it is a redirect, for instance to the login.
-
-    Otherwise the browser would follow the redirect, and show the login inside of the page.
-    """
-
-    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         if REFRESH_HEADER in request.headers and response.has_header("Location"):
             response.status_code = 204
             response["HX-Redirect"] = response["Location"]
@@ -103,8 +97,10 @@ def _is_for_programs(request: HttpRequest) -> bool:
         return False
 
 
-class WorkingSessionMiddleware(MiddlewareMixin):
-    """Extends a session with each request of a person, and ends it after SESSION_MAX_SECONDS."""
+class StaffMiddleware(MiddlewareMixin):
+    """Extends a session with each request of a person, and ends it after SESSION_MAX_SECONDS. It records opened pages
+    of all apps. When a record cannot be written, the page is not shown.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
         """End a session that is too old. The request continues without a login."""
@@ -112,15 +108,6 @@ class WorkingSessionMiddleware(MiddlewareMixin):
             began_at = request.session.setdefault(BEGAN_AT, time.time())
             if time.time() - began_at > settings.SESSION_MAX_SECONDS:
                 logout(request)
-
-    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        if REFRESH_HEADER not in request.headers and request.user.is_authenticated:
-            request.session.modified = True  # extends it
-        return response
-
-
-class AuditMiddleware(MiddlewareMixin):
-    """Records opened pages of all apps. When a record cannot be written, the page is not shown."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Record the page if it shows a row and has status 200."""
@@ -134,6 +121,8 @@ class AuditMiddleware(MiddlewareMixin):
                 object_id=str(match.kwargs["object_id"])[:MAX_ID_LENGTH],
                 at=timezone.now(),
             )
+        if REFRESH_HEADER not in request.headers and request.user.is_authenticated:
+            request.session.modified = True  # extends it
         return response
 
 
