@@ -46,6 +46,3 @@ class CanaryRunAdmin(FactAdmin):
         """Return the fields of a run, with the links of its network."""
         links = [*map(_time, obj.timings()), milliseconds("work_ms", "CPU time of its own")] if obj else []
         return [*super().get_fieldsets(request, obj), ("Time of each link", {"fields": links})]
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return [column for _, section in self.get_fieldsets(request, obj) for column in section["fields"]]

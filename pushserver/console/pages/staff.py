@@ -23,7 +23,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminR
 
 from pushserver.console.models import AccessRecord, ApiToken, FailedLogin, NameTakenError
 from pushserver.console.pages.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVOKE_IS_FINAL, ROLES, SEARCH_CHANGES
-from pushserver.console.toolkit.columns import NOTHING, age, link, moment, word, yes_no
+from pushserver.console.toolkit.columns import NOTHING, age, link, shown_as, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin, FactPage, Narrowed, ReadOnly
 from pushserver.console.toolkit.operations import Done, Operated, Operation
 from pushserver.console.toolkit.related import readable_by
@@ -151,14 +151,7 @@ class SecondFactorAdmin(RemovableOnly):
     """
 
     list_display = ("user", yes_no("confirmed"), age("created_at", "since"), age("last_used_at", "last used"))
-    shown: ClassVar[Any] = {
-        "Second factor": (
-            "user",
-            yes_no("confirmed"),
-            moment("created_at", "since"),
-            moment("last_used_at", "last used"),
-        )
-    }
+    shown: ClassVar[Any] = {"Second factor": list_display}
 
     def has_delete_permission(self, request: Any, obj: TOTPDevice | None = None) -> bool:
         return super().has_delete_permission(request, obj) and _may_touch(request.user, obj and obj.user)
@@ -169,7 +162,7 @@ class FailedLoginAdmin(RemovableOnly):
     """Failed logins. Removing one lets that person log in again at once."""
 
     list_display = ("username", "network", "count", age("last_at", "last"))
-    shown: ClassVar[Any] = {"Failed logins": ("username", "network", "count", moment("last_at", "last"))}
+    shown: ClassVar[Any] = {"Failed logins": list_display}
 
 
 @admin.register(AccessRecord)
@@ -178,7 +171,7 @@ class AccessRecordAdmin(FactAdmin):
 
     list_display = (word("username", "who"), "page", "object_id", age("at", "when"))
     ordering = ("-at",)
-    shown: ClassVar[Any] = {"Opened page": (word("username", "who"), "page", "object_id", moment("at", "when"))}
+    shown: ClassVar[Any] = {"Opened page": list_display}
 
 
 def subject_url(entry: LogEntry) -> str:
@@ -197,24 +190,16 @@ class ChangeAdmin(FactAdmin):
     """The log of changes: which staff member changed which row. People see entries about rows that they may view."""
 
     list_display = (
-        word("user", "who"),
-        word("content_type__name", "what"),
-        word("object_repr", "which"),
-        word("get_change_message", "change"),
-        age("action_time", "when"),
+        *(word("user", "who"), word("content_type__name", "what"), word("object_repr", "which")),
+        *(word("get_change_message", "change"), age("action_time", "when")),
     )
     list_select_related = ("user", "content_type")
     # The primary key grows with time, and has an index.
     ordering = ("-pk",)
     shown: ClassVar[Any] = {
         "Change": (
-            word("user", "who"),
-            word("content_type__name", "what"),
-            link(subject_url, "which", "the row itself"),
-            word("object_repr", "its name"),
-            word("object_id", "its id"),
-            word("get_change_message", "change"),
-            moment("action_time", "when"),
+            *(*list_display[:2], link(subject_url, "which", "the row itself"), word("object_repr", "its name")),
+            *(word("object_id", "its id"), *list_display[3:]),
         )
     }
     linked_by = ("content_type__id__exact", "object_id__exact")
@@ -297,34 +282,28 @@ class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic f
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(Operated, Narrowed, ModelAdmin):  # type: ignore[misc]  # unfold has no types
+class ApiTokenAdmin(Operated, FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
     """The list of API tokens, and the form for a new one."""
 
     operations: ClassVar[Any] = {"revoke": Revoke}
-    change_form_template = "admin/facts/change_form.html"
     form = NewTokenForm
     list_display = (
-        *("name", "prefix", scope_names, word("created_by", "by"), age("created_at", "made")),
-        *(age("last_used_at", "last used"), age("expires_at", "expires"), age("revoked_at", "revoked")),
+        *("name", "prefix", shown_as(scope_names, scope_meanings), word("created_by", "made by")),
+        *(age("created_at", "made"), age("last_used_at", "last used"), age("expires_at", "expires")),
+        age("revoked_at", "revoked"),
     )
     ordering: ClassVar[Any] = ("-pk",)
     actions = None
-    shown: ClassVar[Any] = (
-        *("name", "prefix", scope_meanings, word("created_by", "made by"), moment("created_at", "made")),
-        *(moment("last_used_at", "last used"), moment("expires_at", "expires"), moment("revoked_at", "revoked")),
-    )
+    shown: ClassVar[Any] = {"API token": list_display}
 
-    def has_change_permission(self, *_args: Any) -> bool:
-        return False
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return bool(super(ReadOnly, self).has_add_permission(request))
 
-    def has_delete_permission(self, *_args: Any) -> bool:
-        return False
+    def get_fieldsets(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
+        return super().get_fieldsets(request, obj) if obj else [(None, {"fields": NewTokenForm.Meta.fields})]
 
-    def get_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:  # noqa: ARG002
-        return self.shown if obj else NewTokenForm.Meta.fields
-
-    def get_readonly_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:  # noqa: ARG002
-        return self.shown if obj else ()
+    def get_readonly_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
+        return super().get_readonly_fields(request, obj) if obj else ()
 
     def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """Make a token. A form that is sent twice makes one token, and the second answer reports that."""

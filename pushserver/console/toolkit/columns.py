@@ -61,8 +61,14 @@ def yes_no(field: str, label: str = "") -> Column:
 
 
 def age(field: str, label: str = "age") -> Column:
-    """Show how long ago a time was."""
-    return _column(field, label, lambda at: times.relative(at) if at else NOTHING)
+    """Show how long ago a time was. The page of a row has the exact time beside it."""
+    return shown_as(_column(field, label, lambda at: times.relative(at) if at else NOTHING), moment(field, label))
+
+
+def shown_as(column: Column, on_page: Column) -> Column:
+    """Return the column of a list that is shown as another one on the page of a row."""
+    column.on_page = on_page  # type: ignore[attr-defined]  # as Django does with its description
+    return column
 
 
 def coarse_age(field: str, label: str, step: timedelta) -> Column:

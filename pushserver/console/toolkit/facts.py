@@ -78,14 +78,17 @@ class FactPage(Narrowed, ReadOnly):
     """The page of a row. It shows the fields that a subclass lists in ``shown``, and no others."""
 
     change_form_template = "admin/facts/change_form.html"
-    # Names of fields, and columns, by their heading on the page.
+    # Names of fields, and columns, by their heading on the page. Those of the list may stand here as they are.
     shown: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return [(heading, {"fields": columns}) for heading, columns in self.shown.items()]
+        on_page = {
+            heading: [getattr(one, "on_page", one) for one in columns] for heading, columns in self.shown.items()
+        }
+        return [(heading, {"fields": columns}) for heading, columns in on_page.items()]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:  # noqa: ARG002
-        return [column for columns in self.shown.values() for column in columns]
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        return [column for _, section in self.get_fieldsets(request, obj) for column in section["fields"]]
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         context["related_links"] = list(links_from(context["original"]))
