@@ -163,7 +163,7 @@ class ChannelKey(NamedTuple):
 
 
 def channel_key(token_type: int, app_topic: str) -> ChannelKey:
-    """Return the channel of an address. The app topic is dropped for platforms whose tokens belong to no app."""
+    """Return the app of an address. The app topic is dropped for platforms whose tokens belong to no app."""
     return ChannelKey(token_type, app_topic if has_topic(token_type) else "")
 
 

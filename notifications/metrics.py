@@ -71,14 +71,14 @@ ROUTES_DISABLED = Counter(
     "pushserver_routes_disabled_total",
     "Addresses that were disabled: dead (by the answer of Apple or Google) or failing (for days). "
     "When it moves: many at once may mean a wrong set-up rather than dead phones; the console can undo the disabling "
-    "for each channel.",
+    "for each app.",
     ["reason"],
 )
 CHANNEL_TRIPS = Counter(
     "pushserver_channel_trips_total",
-    "Channels that a breaker tripped; those that an operator tripped are not counted. "
+    "Apps that a breaker tripped; those that an operator tripped are not counted. "
     "When it moves: the console says why; repair the set-up at Apple, Google or the gateway. A probe that is delivered "
-    "starts the channel again.",
+    "starts the app again.",
     ["platform"],
 )
 

@@ -461,7 +461,7 @@ class EndedAttempt(AttemptFacts):
         indexes: ClassVar = [
             models.Index(fields=["started_at"], name="attempt_started"),
             models.Index(fields=["notification", "number"], name="attempt_of_notification"),
-            # The newest sends of one channel, for its breaker.
+            # The newest sends of one app, for its breaker.
             models.Index(fields=["token_type", "app_topic", "started_at"], name="attempt_channel"),
             # The console's lists by outcome and error. Only failures are in it, so that a success costs nothing more.
             models.Index(

@@ -1,4 +1,4 @@
-"""Pure decisions: who is woken, when to send again, and when a channel is broken.
+"""Pure decisions: who is woken, when to send again, and when an app is broken.
 
 The order of checks is status-go's (71/STATUS-PUSH-NOTIFICATION-SERVER, "Handling push notification requests").
 """
@@ -49,7 +49,7 @@ INTERRUPTIONS = frozenset({WORKER_LOST, CUT_OFF, CANCELLED, CONNECTION_LOST, PRO
 # tokens than the minimum say nothing about the set-up, whatever their share.
 DEAD_TOKEN_SHARE = 0.2
 MIN_DEAD_TOKENS = 20
-# A channel delivers nothing when this number of its latest sends failed in a row, whatever the gateway answered. Sends
+# An app delivers nothing when this number of its latest sends failed in a row, whatever the gateway answered. Sends
 # of fewer senders, or to fewer addresses, say nothing about an app.
 FAILED_IN_A_ROW = 10
 FAILED_ADDRESSES = 5

@@ -269,7 +269,7 @@ CANARY_DRY_RUN_TOKENS = [
     for key in (SERVER_PRIVATE_KEY, *OTHER_SERVER_PRIVATE_KEYS)
     if key
 ]
-# No app has this topic, and nobody else can name it: what others send has no part in the canary's channel.
+# No app has this topic, and nobody else can name it: what others send has no part in the canary's app.
 CANARY_DRY_RUN_TOPIC = "canary." + hmac.digest(SERVER_PRIVATE_KEY, b"canary dry run topic", "sha256").hex()[:32]
 
 # Each day of envelopes and notifications is a partition, and what looks at all days locks all of them -----------------

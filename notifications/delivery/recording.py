@@ -347,5 +347,5 @@ def _measure(results: Sequence[Done], known: Queues) -> None:
 
 
 def _app(channel: ChannelKey, known: Queues) -> str:
-    """Return the label of a channel's app. Clients choose the topic, so only apps with a delivery are named."""
+    """Return the label of an app. Clients choose the topic, so only apps with a delivery are named."""
     return channel.app_topic if not channel.app_topic or channel in known.delivered else "other"

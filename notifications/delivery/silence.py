@@ -126,7 +126,7 @@ class FirstAttempts:
         return float(low + (high - low) * (place % 1))
 
 
-# The newest attempts of a channel come from its index, and none of them was a fault of the push.
+# The newest attempts of an app come from its index, and none of them was a fault of the push.
 _LAST: LiteralString = f"""
     SELECT extract(epoch FROM ended_at - started_at)::float8 FROM notifications_endedattempt
     WHERE token_type = %(token_type)s AND app_topic = %(app_topic)s AND started_at >= %(since)s

@@ -36,7 +36,7 @@ from registrations.models import RegistrationEvent, Route
 
 log = structlog.get_logger(__name__)
 
-# The sends of a channel that are judged: the newest ones that ended within this time.
+# The sends of an app that are judged: the newest ones that ended within this time.
 JUDGED_WITHIN = timedelta(minutes=5)
 SAMPLE = 100
 # The sends that count are picked among this multiple of the sample, which bounds the cost of a flood of others.
@@ -175,22 +175,22 @@ def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> 
 # Routes that are disabled ---------------------------------------------------------------------------------------------
 
 # Dead ones are disabled at once, failing ones after days. The clock of a failing route ignores its provider's outages.
-# The time between two of its failures counts only when the channel delivered something in between. Then it counts for
+# The time between two of its failures counts only when the app delivered something in between. Then it counts for
 # at most MAX_COUNTED, because a route without an attempt for longer may have been fine. All other time moves
-# `failing_since` forward. During an outage nothing of the channel is delivered, so it stops the clocks of all its
+# `failing_since` forward. During an outage nothing of the app is delivered, so it stops the clocks of all its
 # routes at the first failure after its last success.
 
 MAX_COUNTED = timedelta(hours=6)
 FAILING = "failing"
 BY_OPERATOR = "operator"
-# A route that fails for this long, while other routes of its channel work, is disabled.
+# A route that fails for this long, while other routes of its app work, is disabled.
 FAILING_AFTER = timedelta(hours=72)
 Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
 
 def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:
-    """Advance the clocks of these routes of one channel, and disable those that have failed for too long."""
+    """Advance the clocks of these routes of one app, and disable those that have failed for too long."""
     routes = Route.objects.filter(pk__in=set(route_ids))
     routes.filter(failing_since__isnull=False).update(
         failing_since=F("failing_since") + _uncounted(channel_success_at, now), last_failure_at=now

@@ -21,7 +21,7 @@ Kind = RegistrationEvent.Kind
 
 
 def fails(route, *, after, others_arrive=True):
-    """Record one more failure of a route. In between the channel delivered something else, or nothing."""
+    """Record one more failure of a route. In between the app delivered something else, or nothing."""
     now = NOW + after
     if others_arrive:
         Channel.objects.update_or_create(**GOOGLE._asdict(), defaults={"last_success_at": now - timedelta(minutes=1)})

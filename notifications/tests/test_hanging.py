@@ -34,7 +34,7 @@ State = Notification.State
 
 @pytest.fixture
 def gateway(transactional_db):
-    """Return a gateway, with deliveries recorded for two channels."""
+    """Return a gateway, with deliveries recorded for two apps."""
     prove(APPLE, GOOGLE)
     gateway = Gate(lambda push: push.channel.token_type == APPLE.token_type)
     yield gateway

@@ -69,7 +69,7 @@ class ApiToken(models.Model):
     USE_IS_NOTED_EVERY = timedelta(minutes=1)
 
     class Scope(models.TextChoices):
-        STATUS = "status", "reads whether the server is ready, its channels and its canary"
+        STATUS = "status", "reads whether the server is ready, its apps and its canary"
         REGISTRATIONS = "registrations", "reads registrations of a user, without tokens"
         NOTIFICATIONS = "notifications", "reads what became of notifications"
         REPORTS = "reports", "reads the figures of the nightly reports"

@@ -42,7 +42,7 @@ WAS_RED, WAS_YELLOW = {"results": RED}, {"results": YELLOW}
 
 
 def tried(channel: str = "APN app", **counts: int) -> dict[tuple[str, str, str], int]:
-    """Return the attempts of one channel by outcome, with a code for those that did not deliver."""
+    """Return the attempts of one app by outcome, with a code for those that did not deliver."""
     return {(channel, outcome, "" if outcome == "delivered" else "x"): number for outcome, number in counts.items()}
 
 

@@ -134,7 +134,7 @@ def _hour(column: str) -> str:
 def _app_topic(token_type: str, app_topic: str) -> str:
     """Return the app topic. It is empty for token types without one, for any value that a client sent.
 
-    Clients may make topics up. So only topics with a channel are kept: those to which a push was ever delivered, and a
+    Clients may make topics up. So only topics of known apps are kept: those to which a push was ever delivered, and a
     bounded number of others. `copying` replaces texts that look secret.
     """
     own = sql_with_topic()

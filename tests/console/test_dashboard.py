@@ -362,7 +362,7 @@ def test_the_three_worst_indicators_have_a_remedy_and_a_link(admin_client: Clien
     html = admin_client.get("/admin/").content.decode()
 
     worst = re.search(r'<ol class="worst">(.*?)</ol>', html, re.DOTALL).group(1)
-    assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Channels:", "Replies:"]
+    assert re.findall(r"<strong>(.*?)</strong>", worst) == ["Workers:", "Apps:", "Replies:"]
     assert 'href="/admin/notifications/channel/?halted=tripped"' in worst
     assert "Start <code>celery -A pushserver.worker worker -Q keys</code>" in worst
     steps = re.findall(r'href="([^"]*)">Step by step<', worst)

@@ -114,7 +114,7 @@ def test_the_page_of_a_user_shows_a_halted_channel_and_a_muted_chat() -> None:
     channel = rows.make_channel(app)
     rows.make_halt("paused", app, reason="maintenance", by="ann", since=timezone.now() - timedelta(minutes=3))
     support, page = staff("support"), page_of(registration)
-    assert f"Pushes wait: channel {channel} paused by ann 3 min ago : maintenance" in words_of(support, page)
+    assert f"Pushes wait: app {channel} paused by ann 3 min ago : maintenance" in words_of(support, page)
 
     Registration.objects.update(enabled=False)
     assert "its user switched notifications off" in words_of(support, page)

@@ -429,7 +429,7 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
     text = timeline(admin_client, notification)
     steps = [
         *("Halted by ann: drained gorush moves", "Notification created", "Halted by ann: paused new key"),
-        *("Halt ended by ann: it was paused: it works", "By ann: channel: Undid the disabling of 3"),
+        *("Halt ended by ann: it was paused: it works", "By ann: app: Undid the disabling of 3"),
         "Halt ended by ann: it was drained: it moved",
     ]
     assert_in_order(steps, text)

@@ -181,7 +181,7 @@ def test_the_search_for_work_reads_nothing_behind_a_halt(sql):
 
 
 def test_a_failure_among_answers_reads_no_notification_of_an_answer():
-    """A channel that works has some failures at any time, and each batch with one looks at the newest sends."""
+    """An app that works has some failures at any time, and each batch with one looks at the newest sends."""
     prove(APPLE)
     for n in range(50):
         make_attempt(token_type=1, app_topic=APP, started_at=NOW - n * SECOND, outcome="delivered")

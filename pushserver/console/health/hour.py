@@ -46,7 +46,7 @@ class BeyondFigures(NamedTuple):
 class Hour:
     """The last hour, minute by minute, oldest first. ``counted`` has no entry for minutes that are not counted.
 
-    ``by_channel`` counts the attempts of each minute by channel, outcome and code. ``requests`` and ``replies``
+    ``by_channel`` counts the attempts of each minute by app, outcome and code. ``requests`` and ``replies``
     count those of each bridge in each minute. ``ended`` counts the notifications of the hour by their final state.
     ``yesterday`` is the same hour a day ago, or None if nothing was counted then. ``beyond`` counts the pushes beyond
     each limit, the most frequent first.
@@ -119,7 +119,7 @@ class Hour:
         return total
 
     def newest(self, minutes: int) -> Counter[tuple[str, str, str]]:
-        """Return the number of attempts by channel, outcome and code in the newest ``minutes`` that were counted."""
+        """Return the number of attempts by app, outcome and code in the newest ``minutes`` that were counted."""
         recent = self.begins_at[-(minutes + NOT_YET_COUNTED // traffic.MINUTE) :]
         total: Counter[tuple[str, str, str]] = Counter()
         for begin_at in [begin_at for begin_at in recent if begin_at in self.counted][-minutes:]:

@@ -15,20 +15,20 @@ RUNNING, DRAINED, TRIPPED, PAUSED = "running", "drained", "tripped", "paused"
 OVERDUE_YELLOW = 3.0  # seconds
 # Shares of failures in the last minutes.
 FAILING_RED, FAILING_YELLOW = 0.5, 0.1
-# A channel that was failing still is, above this share of the limit.
+# An app that was failing still is, above this share of the limit.
 STILL_FAILING = 0.5
 JUDGED_MINUTES = 3
 FEW_TRIES = 20
 OTHERWISE = "docs/delivery.md explains this class. The error rule says where the code comes from."
-# Attempts by channel, outcome and code.
+# Attempts by app, outcome and code.
 ChannelTries = Mapping[tuple[str, str, str], int]
 
 
-# What stopped delivery or a channel -----------------------------------------------------------------------------------
+# What stopped delivery or an app -----------------------------------------------------------------------------------
 class Switch(NamedTuple):
-    """Delivery as a whole while it is drained, or one channel. ``by`` is empty when the server itself acted.
+    """Delivery as a whole while it is drained, or one app. ``by`` is empty when the server itself acted.
 
-    Only channels that something was delivered to count: made-up apps neither stop the server nor keep it running.
+    Only apps that something was delivered to count: made-up apps neither stop the server nor keep it running.
     ``devices`` is the kind of device that its pushes go to, for people.
     """
 
@@ -79,7 +79,7 @@ def sending(facts: Facts) -> Verdict:
         away = _away(facts)
         return away or _failing(facts)
     is_drained = stopped[0].state == DRAINED
-    action = "Start it" if is_drained else "Resume the channels"
+    action = "Start it" if is_drained else "Resume the apps"
     since = max(switch.since for switch in stopped)  # the last stop counts
     by = " and ".join(dict.fromkeys(switch.stopper for switch in stopped))
     return Verdict(
@@ -93,7 +93,7 @@ def sending(facts: Facts) -> Verdict:
 
 
 def _stops(switches: Sequence[Switch]) -> list[Switch]:
-    """Return what keeps every push from being sent: the drain, or the halts of all channels. Mostly there is none."""
+    """Return what keeps every push from being sent: the drain, or the halts of all apps. Mostly there is none."""
     drains = [switch for switch in switches if switch.state == DRAINED]
     return drains or ([] if any(switch.is_on for switch in switches) else list(switches))
 
@@ -109,7 +109,7 @@ def _away(facts: Facts) -> Verdict | None:
 
 
 def _failing(facts: Facts) -> Verdict:
-    """Judge whether what is sent gets through. A halt of a channel has an indicator of its own."""
+    """Judge whether what is sent gets through. A halt of an app has an indicator of its own."""
     halted = {switch.name for switch in facts["switches"] if switch.is_halted}
     failing: list[Failing] = [app for app in facts["failing"] if app.name not in halted]
     if not failing:
@@ -124,7 +124,7 @@ def _failing(facts: Facts) -> Verdict:
 
 
 def channels(facts: Facts) -> Verdict:
-    """Judge the channels by the worst halted one, and name each halted channel."""
+    """Judge the apps by the worst halted one, and name each halted app."""
     switches: Sequence[Switch] = facts["switches"]
     halted = sorted(
         (switch for switch in switches if switch.is_halted),
@@ -139,7 +139,7 @@ def channels(facts: Facts) -> Verdict:
     state, first_step = {
         TRIPPED: (
             State.RED,
-            "Repair the set-up at Apple, Google or the gateway. The channel resumes when a probe succeeds.",
+            "Repair the set-up at Apple, Google or the gateway. The app resumes when a probe succeeds.",
         ),
         PAUSED: (
             State.YELLOW,
@@ -164,7 +164,7 @@ def _stopped_words(switches: Iterable[Switch], halted: Iterable[Switch], now: da
 def dead_tokens(facts: Facts) -> Verdict:
     """Judge whether dead tokens are disabled. Where a wrong set-up must be the reason, they are not.
 
-    The fact has the channels whose dead tokens are ignored, with the time since when.
+    The fact has the apps whose dead tokens are ignored, with the time since when.
     """
     distrusted: Mapping[str, datetime] = facts["dead-tokens"]
     if not distrusted:
@@ -179,9 +179,9 @@ def dead_tokens(facts: Facts) -> Verdict:
     return Verdict(State.RED, sentence, first_step, min(distrusted.values()), late=late)
 
 
-# Results: the share of failures of each channel in the last minutes ---------------------------------------------------
+# Results: the share of failures of each app in the last minutes ---------------------------------------------------
 def results(facts: Facts) -> Verdict:
-    """Judge each channel. ``tries`` counts the last JUDGED_MINUTES, and ``newest_tries`` the newest of them."""
+    """Judge each app. ``tries`` counts the last JUDGED_MINUTES, and ``newest_tries`` the newest of them."""
     tries, until = facts["tries"], facts["counted_until"]
     during = (until - timedelta(minutes=JUDGED_MINUTES), until) if until else None
     states = {channel: _state_of(channel, facts) for channel in sorted({channel for channel, _, _ in tries})}
@@ -200,7 +200,7 @@ def results(facts: Facts) -> Verdict:
 
 
 def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
-    """Return the number of attempts, and the failed ones by outcome and code, in all channels or in one.
+    """Return the number of attempts, and the failed ones by outcome and code, in all apps or in one.
 
     Attempts of the canary that its gateway dropped do not count, because they say nothing about real pushes.
     """
@@ -215,7 +215,7 @@ def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[s
 
 
 def _state_of(channel: str, facts: Facts) -> State:
-    """Return the state of one channel. ``before`` has the states of the indicators that were bad in the last snapshot.
+    """Return the state of one app. ``before`` has the states of the indicators that were bad in the last snapshot.
 
     It gets worse if the last minutes and the newest of them are above the limit. It gets better as soon as the newest
     minute is clearly below the limit. So neither a moment of failures nor a moment without any changes it.
@@ -282,7 +282,7 @@ SERVER, IN, OUT, WATCH = Group
 PUSHES = (
     Kind("sending", OUT, "Sending", "PushServerNoPushes", sending, pages.CHANNELS, concerns_all=True),
     Kind("delivery", OUT, "Delivery", "PushServerDeliveryLate", DUE, pages.STUCK, concerns_all=True, follows=(SERVER,)),
-    Kind("channels", OUT, "Channels", "PushServerChannelTripped", channels, pages.CHANNELS),
+    Kind("channels", OUT, "Apps", "PushServerChannelTripped", channels, pages.CHANNELS),
     Kind("dead-tokens", OUT, "Dead tokens", "PushServerDeathsDoubted", dead_tokens, pages.CHANNELS),
     Kind("answers", OUT, "Answers", "PushServerAnswersOverdue", OVERDUE, pages.REQUESTS, follows=(SERVER, OUT)),
     Kind("results", OUT, "Results of pushes", "PushServerPushesFail", results, pages.FAILED_ATTEMPTS),

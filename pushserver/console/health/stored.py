@@ -145,7 +145,7 @@ def _anomalies(day: date) -> Iterator[str]:
         yield f"{row.figure.replace('_', ' ')} of {location} {percent(row.value)}, {usual}"
 
 
-# What keeps pushes from being sent: the drain, halts of channels, and apps whose sends all fail ----------------------
+# What keeps pushes from being sent: the drain, halts of apps, and apps whose sends all fail ----------------------
 SWITCHES: LiteralString = f"""
     SELECT kind, coalesce(token_type, 0), app_topic, by, reason, since FROM notifications_halt
     WHERE kind IN ('{DRAINED}', '{Halt.Kind.PAUSED}', '{Halt.Kind.TRIPPED}') AND ended_at IS NULL
@@ -212,7 +212,7 @@ def _name(kind: int, topic: str | None) -> str:
 
 
 def switches() -> list[Switch]:
-    """Return what is stopped, and the channels that run."""
+    """Return what is stopped, and the apps that run."""
     return [
         Switch(state, _name(kind, topic), by, why, since.astimezone(UTC), devices_of(kind))
         for state, kind, topic, by, why, since in fetch(SWITCHES)

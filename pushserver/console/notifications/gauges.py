@@ -66,7 +66,7 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",
-    "Channels by state. "
+    "Apps by state. "
     "When it moves: a tripped or paused one sends nothing; the console says since when, by whom and why.",
     labelnames=("state",),
     sql=f"""

@@ -240,12 +240,13 @@ AFTERWARDS: Mapping[Notification.State, str] = {
 
 # Names of tables ------------------------------------------------------------------------------------------------------
 
-# Tables of Django and its packages, on their pages as in the menu.
+# Tables that are named otherwise in the code, on their pages as in the menu.
 NAMES: Mapping[str, str] = {
     "auth.User": "account",
     "auth.Group": "role",
     "otp_totp.TOTPDevice": "second factor",
     "admin.LogEntry": "change",
+    "notifications.Channel": "app",  # as it was named, and still is in addresses, permissions and the API
 }
 # The apps of these tables, which the menu calls "Staff".
 STAFF_APPS = ("auth", "otp_totp", "admin", "pushserver")

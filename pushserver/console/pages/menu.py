@@ -70,7 +70,7 @@ MENU: dict[str, tuple[str, list[dict[str, Any]]]] = {
     DELIVERY: (
         OPERATORS,
         [
-            _list("Channels", "alt_route", "notifications.channel"),
+            _list("Apps", "alt_route", "notifications.channel"),
             _page("Drain", "pause_circle", "drain", OPERATORS),
         ],
     ),

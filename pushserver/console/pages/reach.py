@@ -123,7 +123,7 @@ def _why_disabled(route: Route, entry: LogEntry | None) -> str:
 def _why_waiting(app: ChannelKey, halt: Halt) -> str:
     by = f" by {halt.by}" if halt.by else ""
     channel, ago = Channel(**app._asdict()), relative(halt.since)
-    return format_html("Pushes wait: channel {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
+    return format_html("Pushes wait: app {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
 
 
 def _ago(at: datetime | None) -> str:

@@ -191,7 +191,7 @@ def test_no_device_token_can_hide_its_own_death(token, error):
     "token", ["x509:", "x509: certificate has expired", "bad certificate", 'a"b x509:', "%78509:x509:"]
 )
 def test_a_device_token_cannot_pass_for_words_of_apple_or_google(token):
-    """Otherwise its owner could stop the channel of all users."""
+    """Otherwise its owner could stop the app of all users."""
     for path in (token, quote(token), quote(token, safe=""), json.dumps(token)[1:-1]):
         error = f'Post "https://api.push.apple.com/3/device/{path}": EOF'
         read = read_response(200, answer(entry(error, token=token)), replace(APPLE, address=token.encode()))
