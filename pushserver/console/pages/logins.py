@@ -135,13 +135,16 @@ class LoginQueue:
     @contextmanager
     def slot(self, network: str) -> Iterator[bool]:
         """Hold a slot for a form from this network. Yield whether one was free."""
-        slot = self._enter(network)
+        with self._lock:
+            slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_ANONYMOUS}
+            free = {slot for slot, is_free in slots.items() if is_free} - self._here
+            own = {KNOWN} & free or free
+            self._here |= own
         try:
-            yield slot is not None
+            yield bool(own)
         finally:
-            if slot is not None:
-                with self._lock:
-                    self._here.discard(slot)
+            with self._lock:
+                self._here -= own
 
     @contextmanager
     def wait(self) -> Iterator[bool]:
@@ -152,15 +155,6 @@ class LoginQueue:
         finally:
             if is_ours:
                 self._checking.release()
-
-    def _enter(self, network: str) -> str | None:
-        """Take a slot and return its name, or None if no slot is free."""
-        with self._lock:
-            slots = {KNOWN: network in self._known, network: len(self._here - {KNOWN}) < MAX_ANONYMOUS}
-            slot = next((slot for slot, is_free in slots.items() if is_free and slot not in self._here), None)
-            if slot is not None:
-                self._here.add(slot)
-            return slot
 
 
 KNOWN = "known"  # slot of all remembered networks; no network has this name
