@@ -299,10 +299,10 @@ class ApiTokenAdmin(Operated, FactPage, ModelAdmin):  # type: ignore[misc]  # un
     def has_add_permission(self, request: HttpRequest) -> bool:
         return bool(super(ReadOnly, self).has_add_permission(request))
 
-    def get_fieldsets(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return super().get_fieldsets(request, obj) if obj else [(None, {"fields": NewTokenForm.Meta.fields})]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: ApiToken | None = None) -> Any:
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return super().get_readonly_fields(request, obj) if obj else ()
 
     def add_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
