@@ -163,11 +163,12 @@ lock: dev ## write the lock files again from pyproject.toml, keeping versions wh
 openapi: dev ## write docs/openapi.yaml again from the code of the API
 	$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
 
-reference: dev ## write docs/settings.md, metrics.md, error-rules.md and conformance.md again from the code
+reference: dev ## write the pages of docs/ again that are made from the code
 	$(PYTHON) manage.py reference settings >docs/settings.md
 	$(PYTHON) manage.py reference metrics >docs/metrics.md
 	$(PYTHON) manage.py reference error-rules >docs/error-rules.md
 	$(PYTHON) -m tests.conformance
+	$(PYTHON) -m tests.figures
 
 demo-reports: dev ## compute the stored reports of the demonstration again, after a change of Spark's jobs
 	@requirements/system.sh java

@@ -1,14 +1,18 @@
 """Tables of the nightly reports, which the console shows, and of the runs that made them.
 
-Every report table has the columns of its table in `jobs.tables`, which documents them. A test compares the two. One
-transaction replaces the rows of a day in all reports together: see `running.loading`.
+The columns of a report are made from its table in `jobs.tables`, which documents them. One transaction replaces the
+rows of a day in all reports together: see `running.loading`.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.db import models
 from django.db.models.functions import Now
+
+from spark_reports.jobs import tables
+from spark_reports.jobs.tables import Table, Type
 
 
 class ReportRun(models.Model):
@@ -102,10 +106,25 @@ class PseudonymSeed(models.Model):
         return f"Seed of {self.period}"
 
 
-class Report(models.Model):
-    """The common part of all report tables. Their columns are those in `jobs/tables.py`."""
+FIELDS: dict[Type, Callable[..., Any]] = {
+    Type.DATE: models.DateField,
+    Type.STRING: models.TextField,
+    Type.INT: models.PositiveSmallIntegerField,
+    Type.LONG: models.BigIntegerField,
+    Type.DOUBLE: models.FloatField,
+    Type.BOOLEAN: models.BooleanField,
+}
 
+
+class Report(models.Model):
+    """The common part of all reports. ``table`` defines the columns of each."""
+
+    table: ClassVar[Table]
     day = models.DateField()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     class Meta:
         abstract = True
@@ -114,159 +133,77 @@ class Report(models.Model):
         return f"{self._meta.verbose_name} of {self.day}"
 
 
-class ErrorRate(Report):
-    hour = models.PositiveSmallIntegerField(null=True)
-    stage = models.TextField()
-    platform = models.TextField()
-    app_topic = models.TextField(blank=True)
-    bridge = models.TextField()
-    outcome = models.TextField()
-    code = models.TextField(blank=True)
-    is_failure = models.BooleanField()
-    events = models.BigIntegerField()
-    total = models.BigIntegerField()
-    rate = models.FloatField()
-    rate_low = models.FloatField()
-    rate_high = models.FloatField()
-    usual_rate = models.FloatField(null=True)
-    change = models.FloatField(null=True)
-    z_score = models.FloatField(null=True)
-    usual_days = models.PositiveSmallIntegerField()
+M = TypeVar("M", bound=Report)
 
+
+def made_from(table: Table) -> Callable[[type[M]], type[M]]:
+    """Return a decorator that gives a model the columns of a table."""
+
+    def fill(model: type[M]) -> type[M]:
+        model.table = table
+        for column in table.columns:
+            model.add_to_class(column.name, FIELDS[column.type](null=column.is_nullable))
+        return model
+
+    return fill
+
+
+@made_from(tables.ERROR_RATES)
+class ErrorRate(Report):
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day", "hour"], name="error_rate_day")]
 
 
+@made_from(tables.TOKEN_CHURN)
 class TokenChurn(Report):
-    platform = models.TextField()
-    app_topic = models.TextField(blank=True)
-    bridge = models.TextField()
-    active_at_start = models.BigIntegerField()
-    new = models.BigIntegerField()
-    returned = models.BigIntegerField()
-    moved_in = models.BigIntegerField()
-    refreshed = models.BigIntegerField()
-    token_changed = models.BigIntegerField()
-    unregistered = models.BigIntegerField()
-    died = models.BigIntegerField()
-    expired = models.BigIntegerField()
-    moved_out = models.BigIntegerField()
-    active_at_end = models.BigIntegerField()
-    unexplained = models.BigIntegerField()
-    churn_rate = models.FloatField(null=True)
-    net_growth = models.BigIntegerField()
-
     class Meta:
         verbose_name_plural = "token churn"
         indexes: ClassVar = [models.Index(fields=["day"], name="token_churn_day")]
 
 
+@made_from(tables.TOKEN_LIFETIME)
 class TokenLifetime(Report):
-    platform = models.TextField()
-    app_topic = models.TextField(blank=True)
-    bridge = models.TextField()
-    cohort = models.DateField()
-    age_weeks = models.PositiveSmallIntegerField()
-    tokens = models.BigIntegerField()
-    at_risk = models.BigIntegerField()
-    ended = models.BigIntegerField()
-    survival = models.FloatField()
-    survival_low = models.FloatField()
-    survival_high = models.FloatField()
-    is_complete = models.BooleanField()
-
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="token_lifetime_day")]
 
 
+@made_from(tables.LATENCY)
 class Latency(Report):
-    stage = models.TextField()
-    platform = models.TextField()
-    bridge = models.TextField()
-    events = models.BigIntegerField()
-    p50_ms = models.FloatField()
-    p90_ms = models.FloatField()
-    p95_ms = models.FloatField()
-    p99_ms = models.FloatField()
-    max_us = models.BigIntegerField()
-    within_deadline = models.FloatField(null=True)
-
     class Meta:
         verbose_name_plural = "latencies"
         indexes: ClassVar = [models.Index(fields=["day"], name="latency_day")]
 
 
+@made_from(tables.FAILURE_SIGNATURES)
 class FailureSignature(Report):
-    source = models.TextField()
-    platform = models.TextField()
-    signature = models.TextField(blank=True)
-    events = models.BigIntegerField()
-    usual_events = models.FloatField(null=True)
-    is_new = models.BooleanField()
-    is_rising = models.BooleanField()
-    first_seen_on = models.DateField()
-    last_seen_on = models.DateField()
-    usual_days = models.PositiveSmallIntegerField()
-    known_days = models.PositiveSmallIntegerField()
-
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="failure_signature_day")]
 
 
+@made_from(tables.LOAD_PROFILE)
 class LoadProfile(Report):
-    role = models.TextField()
-    actors = models.BigIntegerField()
-    notifications = models.BigIntegerField()
-    top_actors = models.BigIntegerField()
-    top_share = models.FloatField()
-    tried = models.BigIntegerField()
-    attempts = models.BigIntegerField()
-    retry_amplification = models.FloatField(null=True)
-
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="load_profile_day")]
 
 
+@made_from(tables.HEAVY_ACTORS)
 class HeavyActor(Report):
-    role = models.TextField()
-    rank = models.PositiveSmallIntegerField()
-    actor = models.TextField()
-    notifications = models.BigIntegerField()
-    attempts = models.BigIntegerField()
-    refused = models.BigIntegerField()
-    share = models.FloatField()
-
     class Meta:
         indexes: ClassVar = [models.Index(fields=["day"], name="heavy_actor_day")]
 
 
+@made_from(tables.ANOMALIES)
 class Anomaly(Report):
-    figure = models.TextField()
-    stage = models.TextField()
-    platform = models.TextField()
-    app_topic = models.TextField(blank=True)
-    bridge = models.TextField()
-    events = models.BigIntegerField()
-    total = models.BigIntegerField()
-    value = models.FloatField()
-    usual = models.FloatField()
-    band_low = models.FloatField()
-    band_high = models.FloatField()
-    z_score = models.FloatField()
-    usual_days = models.PositiveSmallIntegerField()
-
     class Meta:
         verbose_name_plural = "anomalies"
         indexes: ClassVar = [models.Index(fields=["day"], name="anomaly_day")]
 
 
+@made_from(tables.DATA_QUALITY)
 class DataQuality(Report):
-    check_name = models.TextField()
-    subject = models.TextField()
-    is_ok = models.BooleanField()
-    expected = models.BigIntegerField()
-    found = models.BigIntegerField()
-
     class Meta:
         verbose_name_plural = "data quality"
         indexes: ClassVar = [models.Index(fields=["day"], name="data_quality_day")]
+
+
+REPORTS: dict[str, type[Report]] = {model.table.name: model for model in Report.__subclasses__()}

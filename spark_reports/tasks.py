@@ -70,9 +70,7 @@ def _make(work: _Work) -> bool:
         )
 
         try:
-            # A night is mailed, and what an operator requested is not.
-            is_mailed = bool(settings.REPORT_RECIPIENTS) and not work.request
-            run_reports(work.first, work.last, progress=Progress(), replace=work.replace, is_mailed=is_mailed)
+            run_reports(work.first, work.last, progress=Progress(), replace=work.replace)
         except (Busy, WorkerStops):
             return False
         except RunError as error:

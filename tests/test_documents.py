@@ -13,9 +13,7 @@ from django.core.management import get_commands
 from pushserver.api.tests import test_api
 from pushserver.management.commands.reference import PAGES
 from pushserver.tests import test_console_login
-from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Table
-from spark_reports.tests.test_export import assert_documented
-from tests import conformance
+from tests import conformance, figures
 from tests.limits import test_kept, test_waku, test_xmpp
 from tests.limits.page import NUMBERS, PAGE, ROWS
 from tests.recipes.stage import anchor
@@ -117,6 +115,7 @@ def test_each_link_command_file_test_and_variable_that_a_document_names_exists(p
 MADE_PAGES: dict[str, Callable[[], str]] = {
     "conformance.md": lambda: conformance.page(REQUIREMENTS, PROOFS),
     **{f"{name}.md": page for name, page in PAGES.items()},
+    "figures.md": figures.page,
 }
 REQUIREMENTS, PROOFS = conformance.data(), conformance.proofs()
 PROVEN = {each for proof in PROOFS for each in proof.requirements}
@@ -125,12 +124,6 @@ PROVEN = {each for proof in PROOFS for each in proof.requirements}
 @pytest.mark.parametrize(("name", "page"), MADE_PAGES.items(), ids=MADE_PAGES)
 def test_a_page_that_is_made_from_the_code_is_as_the_code_is(name: str, page: Callable[[], str]) -> None:
     assert text_of(ROOT / "docs" / name) == page(), "`make reference` writes it again"
-
-
-@pytest.mark.parametrize("table", [*EVENT_TABLES, *REPORT_TABLES], ids=lambda table: table.name)
-def test_the_page_about_figures_has_each_column_of_a_table(table: Table) -> None:
-    """Its formulas are those of recompute.sql, whose figures `spark_reports` compares with the reports."""
-    assert_documented(table)
 
 
 def test_the_page_of_the_architecture_draws_the_layers_of_the_import_contract() -> None:

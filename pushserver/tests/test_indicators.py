@@ -385,7 +385,7 @@ CASES = [
     ("reports", OFF, "switched off", {"reports": Status(Night.OFF, "Nightly reports are switched off.")}),
     ("reports", YELLOW, "are missing", {"reports": Status(Night.MISSING, "The reports of x are missing")}),
     ("anomalies", OFF, "none", {"reports": Status(Night.OFF, "")}),
-    ("anomalies", YELLOW, "usual band: error rate 9 % (and 1 more)", {"anomalies": ["error rate 9 %", "churn 8 %"]}),
+    ("anomalies", YELLOW, "unusual: error rate 9 % (and 1 more)", {"anomalies": ["error rate 9 %", "churn 8 %"]}),
     ("anomalies", YELLOW, "2 findings about the data", {"reports": Status(Night.PRESENT, "", findings=2)}),
 ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Tables of the lake: the grain of each, and every column with its meaning, type and unit.
 
-This module is the only definition. Spark's schemas (`schemas`), the export's Parquet schemas, the result tables in
-PostgreSQL and docs/figures.md are made from it or compared with it. Plain Python: the server reads it without PySpark.
+This module is the only definition. Spark's schemas (`schemas`), the export's Parquet schemas, the models of reports,
+their pages, CSV files and API, and docs/figures.md are made from it. Plain Python: the server reads it without PySpark.
 """
 
 from dataclasses import dataclass
@@ -37,49 +37,73 @@ class Type(StrEnum):
     BOOLEAN = "boolean"
 
 
-class Unit(StrEnum):
-    """The unit of a report's column, by which pages and mails format its figures."""
+class Kind(StrEnum):
+    """The kind of a figure in a report, by which it is added up and shown."""
 
     COUNT = "count"
-    SHARE = "share"
-    POINTS = "points"  # a difference of two shares
-    MILLISECONDS = "ms"
-    MICROSECONDS = "us"
+    # Flows of device tokens. Those between two places are no loss and no gain of the server.
+    FLOW_IN = "flow in"
+    FLOW_OUT = "flow out"
+    MOVE_IN = "flow in from another place"
+    MOVE_OUT = "flow out to another place"
+    STAYED = "no flow"
+    RATE = "rate"
+    POINTS = "difference of two rates"
+    MILLISECONDS = "milliseconds"
+    MICROSECONDS = "microseconds"
     RATIO = "ratio"
-    SCORE = "z"
+    FIRST, LAST = "first day", "last day"
+    # What figures rest on, and how a program judges them. Files have these columns, and pages do not.
+    DAYS = "days compared with"
+    SCORE = "deviations"
 
 
-USUAL_UNITS = {Type.LONG: Unit.COUNT, Type.INT: Unit.COUNT, Type.DOUBLE: Unit.SHARE}
+FLOWS = (Kind.FLOW_IN, Kind.MOVE_IN, Kind.STAYED, Kind.FLOW_OUT, Kind.MOVE_OUT)
+USUAL_KINDS = {Type.LONG: Kind.COUNT, Type.INT: Kind.COUNT, Type.DOUBLE: Kind.RATE}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A column. ``heading`` is its name on pages, if that is not its own."""
+
     name: str
     type: Type
     meaning: str
     is_nullable: bool = False
-    unit: Unit | None = None
+    kind: Kind | None = None
+    heading: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.heading or self.name.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the lake. ``day`` is no column of its files, but part of their path, and every reader adds it."""
+    """A table of the lake. ``day`` is no column of its files, but part of their path, and every reader adds it.
+
+    ``question`` is what a report answers on a page of its own.
+    """
 
     name: str
     grain: str
     columns: tuple[Column, ...]
+    question: str = ""
 
     @property
     def column_names(self) -> list[str]:
         return [column.name for column in self.columns]
 
+    def of_kind(self, *kinds: Kind) -> list[str]:
+        return [column.name for column in self.columns if column.kind in kinds]
 
-def required(name: str, type_: Type, meaning: str, unit: Unit | None = None) -> Column:
-    return Column(name, type_, meaning, unit=unit or USUAL_UNITS.get(type_))
+
+def required(name: str, type_: Type, meaning: str, kind: Kind | None = None, heading: str = "") -> Column:
+    return Column(name, type_, meaning, kind=kind or USUAL_KINDS.get(type_), heading=heading)
 
 
-def optional(name: str, type_: Type, meaning: str, unit: Unit | None = None) -> Column:
-    return Column(name, type_, meaning, is_nullable=True, unit=unit or USUAL_UNITS.get(type_))
+def optional(name: str, type_: Type, meaning: str, kind: Kind | None = None, heading: str = "") -> Column:
+    return Column(name, type_, meaning, is_nullable=True, kind=kind or USUAL_KINDS.get(type_), heading=heading)
 
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
@@ -261,8 +285,12 @@ EVENT_TABLES = (
 )
 
 # Reports, as the jobs write them -------------------------------------------------------------------------------------
-_Z = "robust z-score against the seven days before; null with fewer than three of them"
-_USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with")
+# Pages show both ends of an interval, …_low and …_high, as one column.
+_SCORE = (
+    "how many times the usual spread it is away from what is usual on the seven days before; null with fewer than three"
+)
+_USUAL_DAYS = required("usual_days", Type.INT, "how many of the seven days before it is compared with", Kind.DAYS)
+_WILSON, _RANGE = "95 % interval", "usually between"
 ERROR_RATES = Table(
     "error_rates",
     "one row per day, hour (and once for the whole day), stage, platform, app topic, bridge, outcome class and code",
@@ -274,45 +302,49 @@ ERROR_RATES = Table(
         required("code", Type.STRING, "what exactly, in our words; may be empty"),
         required("is_failure", Type.BOOLEAN, "whether this outcome counts as an error"),
         required("events", Type.LONG, "how many ended so"),
-        required("total", Type.LONG, "all of this hour, stage, platform, app topic and bridge"),
+        required("total", Type.LONG, "all of this hour, stage, platform, app topic and bridge", heading="of"),
         required("rate", Type.DOUBLE, "events / total"),
-        required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end"),
+        required("rate_low", Type.DOUBLE, "95 % Wilson interval, lower end", heading=_WILSON),
         required("rate_high", Type.DOUBLE, "95 % Wilson interval, upper end"),
         optional(
             "usual_rate",
             Type.DOUBLE,
             "median of the rates of the seven days before, of the same hour; 0 where the cell had events and this "
             "outcome none",
+            heading="usual",
         ),
-        optional("change", Type.DOUBLE, "rate - usual rate", Unit.POINTS),
-        optional("z_score", Type.DOUBLE, _Z, Unit.SCORE),
+        optional("change", Type.DOUBLE, "rate - usual rate", Kind.POINTS),
+        optional("z_score", Type.DOUBLE, _SCORE, Kind.SCORE),
         _USUAL_DAYS,
     ),
+    "Which share of messages fails at each step, and is that unusual?",
 )
 TOKEN_CHURN = Table(
     "token_churn",
     "one row per day, platform, app topic and bridge",
     (
         *_PLACE,
-        required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC"),
-        required("new", Type.LONG, "in: installations never seen before"),
-        required("returned", Type.LONG, "in: registered or revived again after it died or expired"),
-        required("moved_in", Type.LONG, "in: from another platform or app topic"),
+        required("active_at_start", Type.LONG, "device tokens that can be pushed to at 00:00 UTC", heading="at start"),
+        required("new", Type.LONG, "in: installations never seen before", Kind.FLOW_IN),
+        required("returned", Type.LONG, "in: registered or revived again after it died or expired", Kind.FLOW_IN),
+        required("moved_in", Type.LONG, "in: from another platform or app topic", Kind.MOVE_IN),
         required(
             "refreshed",
             Type.LONG,
             "stayed: registered again with the same token, with or without other settings, or revived",
+            Kind.STAYED,
         ),
-        required("token_changed", Type.LONG, "stayed: registered again with a new token"),
-        required("unregistered", Type.LONG, "out: by the user"),
-        required("died", Type.LONG, "out: the gateway said that the token is dead"),
-        required("expired", Type.LONG, "out: every push failed for days"),
-        required("moved_out", Type.LONG, "out: to another platform or app topic"),
-        required("active_at_end", Type.LONG, "device tokens that can be pushed to 24 hours later"),
+        required("token_changed", Type.LONG, "stayed: registered again with a new token", Kind.STAYED),
+        required("unregistered", Type.LONG, "out: by the user", Kind.FLOW_OUT),
+        required("died", Type.LONG, "out: the gateway said that the token is dead", Kind.FLOW_OUT),
+        required("expired", Type.LONG, "out: every push failed for days", Kind.FLOW_OUT),
+        required("moved_out", Type.LONG, "out: to another platform or app topic", Kind.MOVE_OUT),
+        required("active_at_end", Type.LONG, "device tokens that can be pushed to 24 hours later", heading="at end"),
         required("unexplained", Type.LONG, "start + in - out - end: 0 unless data is missing"),
         optional("churn_rate", Type.DOUBLE, "(unregistered + died + expired) / active at start"),
         required("net_growth", Type.LONG, "active at end - active at start"),
     ),
+    "How many device tokens come and go, and why?",
 )
 TOKEN_LIFETIME = Table(
     "token_lifetime",
@@ -320,16 +352,24 @@ TOKEN_LIFETIME = Table(
     "survival as known at the end of the day; the last 26 cohorts",
     (
         *_PLACE,
-        required("cohort", Type.DATE, "Monday of the week in which the tokens were first registered"),
+        required(
+            "cohort",
+            Type.DATE,
+            "Monday of the week in which the tokens were first registered",
+            heading="first registered in week of",
+        ),
         required("age_weeks", Type.INT, "1: survived the first seven days"),
         required("tokens", Type.LONG, "size of the cohort: all tokens first registered in this week and place"),
         required("at_risk", Type.LONG, "token-days observed in this week of age"),
         required("ended", Type.LONG, "tokens that died, expired or were replaced in this week of age"),
         required("survival", Type.DOUBLE, "share that survives to this age"),
-        required("survival_low", Type.DOUBLE, "95 % interval, Greenwood on the log-log scale: lower end"),
+        required(
+            "survival_low", Type.DOUBLE, "95 % interval, Greenwood on the log-log scale: lower end", heading=_WILSON
+        ),
         required("survival_high", Type.DOUBLE, "95 % interval, Greenwood on the log-log scale: upper end"),
         required("is_complete", Type.BOOLEAN, "false where retention had removed a part of the cohort's history"),
     ),
+    "How long can a device be reached?",
 )
 LATENCY = Table(
     "latency",
@@ -343,14 +383,16 @@ LATENCY = Table(
             "p50_ms",
             Type.DOUBLE,
             "median, of durations rounded down to 1 ms below 10 s and to 1 s above",
-            Unit.MILLISECONDS,
+            Kind.MILLISECONDS,
+            "median",
         ),
-        required("p90_ms", Type.DOUBLE, "90th percentile, likewise", Unit.MILLISECONDS),
-        required("p95_ms", Type.DOUBLE, "95th percentile, likewise", Unit.MILLISECONDS),
-        required("p99_ms", Type.DOUBLE, "99th percentile, likewise", Unit.MILLISECONDS),
-        required("max_us", Type.LONG, "longest, in microseconds as the database has it", Unit.MICROSECONDS),
+        required("p90_ms", Type.DOUBLE, "90th percentile, likewise", Kind.MILLISECONDS, "p90"),
+        required("p95_ms", Type.DOUBLE, "95th percentile, likewise", Kind.MILLISECONDS, "p95"),
+        required("p99_ms", Type.DOUBLE, "99th percentile, likewise", Kind.MILLISECONDS, "p99"),
+        required("max_us", Type.LONG, "longest, in microseconds as the database has it", Kind.MICROSECONDS, "longest"),
         optional("within_deadline", Type.DOUBLE, "share within the reply deadline; only `answer` and `reply` have one"),
     ),
+    "How long does each step take?",
 )
 FAILURE_SIGNATURES = Table(
     "failure_signatures",
@@ -364,15 +406,19 @@ FAILURE_SIGNATURES = Table(
             "usual_events",
             Type.DOUBLE,
             "median of the seven days before; 0 where others of its source came and this did not",
-            Unit.COUNT,
+            Kind.COUNT,
+            "usual",
         ),
         required("is_new", Type.BOOLEAN, "not seen in the thirty days before"),
         required("is_rising", Type.BOOLEAN, "new, or at least 10 and twice as often as usual"),
-        required("first_seen_on", Type.DATE, "first day it was seen, of those known"),
-        required("last_seen_on", Type.DATE, "last day it was seen"),
+        required("first_seen_on", Type.DATE, "first day it was seen, of those known", Kind.FIRST),
+        required("last_seen_on", Type.DATE, "last day it was seen", Kind.LAST),
         _USUAL_DAYS,
-        required("known_days", Type.INT, "how many of the thirty days before are known: newness is judged by them"),
+        required(
+            "known_days", Type.INT, "how many of the thirty days before are known: newness is judged by them", Kind.DAYS
+        ),
     ),
+    "Which errors are frequent, new or rising?",
 )
 LOAD_PROFILE = Table(
     "load_profile",
@@ -381,12 +427,13 @@ LOAD_PROFILE = Table(
         ROLE,
         required("actors", Type.LONG, "how many different senders or recipients"),
         required("notifications", Type.LONG, "asked for; of recipients without those refused or suppressed at once"),
-        required("top_actors", Type.LONG, "the 1 % with the most notifications, rounded up"),
-        required("top_share", Type.DOUBLE, "their share of the notifications"),
+        required("top_actors", Type.LONG, "the 1 % with the most notifications, rounded up", heading="heaviest 1 %"),
+        required("top_share", Type.DOUBLE, "their share of the notifications", heading="share of the heaviest 1 %"),
         required("tried", Type.LONG, "notifications with at least one attempt"),
         required("attempts", Type.LONG, "attempts at the gateway"),
-        optional("retry_amplification", Type.DOUBLE, "attempts / tried", Unit.RATIO),
+        optional("retry_amplification", Type.DOUBLE, "attempts / tried", Kind.RATIO, "attempts per notification"),
     ),
+    "How unevenly is the load spread, and how much of it is retries?",
 )
 HEAVY_ACTORS = Table(
     "heavy_actors",
@@ -399,6 +446,7 @@ HEAVY_ACTORS = Table(
             Type.STRING,
             "pseudonym of one of the five actors of ranks 1 to 5, 6 to 10, … , in no order: 16 hex digits that change "
             "with the pseudonym key; empty where there are fewer than five",
+            heading="pseudonym",
         ),
         required("notifications", Type.LONG, "asked for"),
         required("attempts", Type.LONG, "attempts at the gateway"),
@@ -408,18 +456,18 @@ HEAVY_ACTORS = Table(
 )
 ANOMALIES = Table(
     "anomalies",
-    "one row per day and figure outside its usual band",
+    "one row per day and figure outside of its usual range",
     (
         required("figure", Type.STRING, "`error_rate` or `churn_rate`"),
         required("stage", Type.STRING, "the step in a message's life; `churn` for churn rates"),
         *_PLACE,
         required("events", Type.LONG, "failures, or tokens lost"),
-        required("total", Type.LONG, "of so many"),
-        required("value", Type.DOUBLE, "the rate of this day"),
+        required("total", Type.LONG, "of so many", heading="of"),
+        required("value", Type.DOUBLE, "the rate of this day", heading="rate"),
         required("usual", Type.DOUBLE, "median of the seven days before"),
-        required("band_low", Type.DOUBLE, "lower end of the usual band"),
-        required("band_high", Type.DOUBLE, "upper end of the usual band"),
-        required("z_score", Type.DOUBLE, _Z, Unit.SCORE),
+        required("band_low", Type.DOUBLE, "lower end of the usual range", heading=_RANGE),
+        required("band_high", Type.DOUBLE, "upper end of the usual range"),
+        required("z_score", Type.DOUBLE, _SCORE, Kind.SCORE),
         _USUAL_DAYS,
     ),
 )

@@ -1,13 +1,14 @@
 """Summary of one night on one page, for the console, for printing and for mail."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.db.models import Count, Max, Q, QuerySet, Sum, Window
+from django.contrib.postgres.aggregates import BoolOr
+from django.db.models import Aggregate, Count, Max, Min, Q, QuerySet, Sum, Window
 
-from spark_reports.jobs.tables import MIN_TOTAL, MIN_USUAL_DAYS, PLACE, USUAL_DAYS
+from spark_reports.jobs.tables import FLOWS, MIN_TOTAL, MIN_USUAL_DAYS, PLACE, TOKEN_CHURN, Column, Kind, Type
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -16,14 +17,20 @@ from spark_reports.models import (
     Latency,
     LoadProfile,
     PublishedDay,
+    Report,
     TokenChurn,
 )
 from spark_reports.nights.nights import published_days
 
 MAX_SIGNATURES = 10
-# While there is no band, a stage that fails more than this is highlighted.
+# While nothing is known to be usual, a stage that fails more than this is highlighted.
 FAILING_RATE = 0.05
-CHURN = ("active_at_start", "new", "returned", "unregistered", "died", "expired", "active_at_end")
+LOST = TOKEN_CHURN.of_kind(Kind.FLOW_OUT)
+SUMS: Mapping[Kind, Callable[[str], Aggregate]] = {
+    **dict.fromkeys((Kind.COUNT, *FLOWS), Sum),
+    Kind.FIRST: Min,
+    Kind.LAST: Max,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Summary:
     """The figures of one night.
 
     ``published`` is None while the day has no reports, and all other fields are empty then. ``churn`` sums all places.
-    ``band_days`` is the number of the seven days before with which the figures are compared. ``is_stale`` says that
+    ``usual_days`` is the number of the seven days before with which the figures are compared. ``is_stale`` says that
     facts behind the reports were exported again after them.
     """
 
@@ -48,34 +55,22 @@ class Summary:
     anomalies: Sequence[Anomaly]
     findings: Sequence[Finding]
     stages: Sequence[Mapping[str, Any]]
-    churn: Mapping[str, int]
+    churn: Sequence[Mapping[str, Any]]
     latencies: Sequence[Latency]
     signatures: Sequence[FailureSignature]
     loads: Sequence[LoadProfile]
-    band_days: int
+    usual_days: int
     is_stale: bool
 
     @property
-    def verdict(self) -> str:
-        """The night in one line."""
-        if self.published is None:
-            return "no reports"
-        flags = _number(len(self.anomalies), "figure outside of its usual band", "figures outside of their usual band")
-        if not self.has_band:
-            failing = _number(len(self.failing), "stage fails", "stages fail")
-            flags = f"no band yet: {self.band_days} of {USUAL_DAYS} days; {failing} more than {FAILING_RATE:.0%}"
-        ambiguities = _number(len(self.findings), "finding about the data", "findings about the data")
-        return f"{flags}, {ambiguities}"
-
-    @property
-    def has_band(self) -> bool:
-        """Whether enough earlier days are known for a usual band."""
-        return self.band_days >= MIN_USUAL_DAYS
+    def knows_usual(self) -> bool:
+        """Whether enough earlier days are known to call a figure unusual."""
+        return self.usual_days >= MIN_USUAL_DAYS
 
     @property
     def failing(self) -> list[Mapping[str, Any]]:
-        """The stages that fail more than FAILING_RATE, while there is no usual band."""
-        if self.has_band:
+        """The stages that fail more than FAILING_RATE, while nothing is known to be usual."""
+        if self.knows_usual:
             return []
         enough = [row for row in self.stages if row["total"] >= MIN_TOTAL]
         return [row for row in enough if row["failures"] / row["total"] > FAILING_RATE]
@@ -87,7 +82,6 @@ class Summary:
 
 def summarise(day: date) -> Summary:
     """Read the summary of a day."""
-    churn = TokenChurn.objects.filter(day=day).aggregate(**{f"{name}_sum": Sum(name, default=0) for name in CHURN})
     signatures = FailureSignature.objects.filter(Q(is_new=True) | Q(is_rising=True), day=day)
     return Summary(
         day=day,
@@ -95,11 +89,11 @@ def summarise(day: date) -> Summary:
         anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
         findings=findings_of(day, day),
         stages=list(sums_by_stage(ErrorRate.objects.filter(day=day, hour=None))),
-        churn={name: churn[f"{name}_sum"] for name in CHURN},
+        churn=churn_by_day(TokenChurn.objects.filter(day=day)),
         latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
         loads=list(LoadProfile.objects.filter(day=day).order_by("role")),
-        band_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(days=Max("usual_days"))["days"] or 0,
+        usual_days=ErrorRate.objects.filter(day=day, hour=None).aggregate(days=Max("usual_days"))["days"] or 0,
         is_stale=published_days(day, day).filter(is_stale=True).exists(),
     )
 
@@ -121,5 +115,27 @@ def sums_by_stage(rates: QuerySet[Any], *moment: str) -> QuerySet[Any, dict[str,
     return sums.order_by(*moment, "stage")
 
 
-def _number(count: int, one: str, several: str) -> str:
-    return f"{count or 'no'} {one if count == 1 else several}"
+def add_up(rows: QuerySet[Any], *keys: str) -> list[dict[str, Any]]:
+    """Add up rows of a report by some of its columns. Its figures are added up as their kind says."""
+    report: type[Report] = rows.model
+    sums = {column.name: found for column in report.table.columns if (found := _sum_of(column)) is not None}
+    # A sum cannot have the name of a column.
+    found = rows.values(*keys).annotate(**{f"sum_of_{name}": each for name, each in sums.items() if name not in keys})
+    return [{name.removeprefix("sum_of_"): value for name, value in row.items()} for row in found.order_by(*keys)]
+
+
+def _sum_of(column: Column) -> Aggregate | None:
+    if column.type == Type.BOOLEAN:
+        return BoolOr(column.name)
+    return SUMS[column.kind](column.name) if column.kind in SUMS else None
+
+
+def churn_by_day(rows: QuerySet[TokenChurn]) -> list[dict[str, Any]]:
+    """Add up the churn of all places by day, oldest first."""
+    return [row | {"churn_rate": churn_rate([row])} for row in add_up(rows, "day")]
+
+
+def churn_rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the share of device tokens that was lost, of those that could be pushed to at the start of each day."""
+    active = sum(row["active_at_start"] for row in rows)
+    return sum(row[name] for row in rows for name in LOST) / active if active else None

@@ -13,26 +13,15 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pcsv
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 
-from spark_reports import models
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION, Table
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, folder_of
-from spark_reports.models import DataQuality, PublishedDay, Report, ReportRun
+from spark_reports.models import REPORTS, DataQuality, PublishedDay, ReportRun
 from spark_reports.running.lineage import code_version
 
-MODELS: dict[str, type[Report]] = {
-    "error_rates": models.ErrorRate,
-    "token_churn": models.TokenChurn,
-    "token_lifetime": models.TokenLifetime,
-    "latency": models.Latency,
-    "failure_signatures": models.FailureSignature,
-    "load_profile": models.LoadProfile,
-    "heavy_actors": models.HeavyActor,
-    "anomalies": models.Anomaly,
-    "data_quality": models.DataQuality,
-}
 CHUNK_ROWS = 50_000
 
 
@@ -95,17 +84,10 @@ def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
     return lake.describe(target, result.parts[path].num_rows)
 
 
-def load(
-    results: Sequence[Result],
-    facts: Mapping[date, Manifest],
-    run: ReportRun,
-    *,
-    now: datetime,
-    is_mailed: bool = False,
-) -> None:
+def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportRun, *, now: datetime) -> None:
     """Replace all reports of these days in PostgreSQL, in one transaction.
 
-    With ``is_mailed`` a mail is owed for each day that had no reports, and so it cannot be forgotten.
+    A mail is owed for each day that had no reports of real facts, if there are recipients.
 
     Raises LakeError when the run is made up and there are reports of real days.
     """
@@ -120,7 +102,7 @@ def load(
             _published(
                 *(day, facts[day], run, now),
                 renewed_at=renewed.get(day, now),
-                mailed_at=mailed.get(day, None if is_mailed else now),
+                mailed_at=mailed.get(day, now if run.is_made_up or not settings.REPORT_RECIPIENTS else None),
             )
             for day in days
         )
@@ -145,7 +127,7 @@ def _remove(days: Sequence[date], run: ReportRun) -> None:
         raise LakeError("There are reports of real days, which made-up ones never replace.")
     made_up = PublishedDay.objects.filter(is_made_up=True).values_list("day", flat=True)
     replaced = {*days, *made_up}
-    for model in MODELS.values():
+    for model in REPORTS.values():
         model._default_manager.filter(day__in=replaced).delete()  # noqa: SLF001
     PublishedDay.objects.filter(day__in=replaced).delete()
 
@@ -164,7 +146,7 @@ def _published(day: date, facts: Manifest, run: ReportRun, now: datetime, **time
 
 
 def _copy(session: psycopg.Connection[Any], result: Result) -> None:
-    table = MODELS[result.report.name]._meta.db_table  # noqa: SLF001
+    table = REPORTS[result.report.name]._meta.db_table  # noqa: SLF001
     columns = ", ".join(["day", *result.report.column_names])
     statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)"
     for rows in result.parts.values():

@@ -87,22 +87,18 @@ class Source:
     """The source of a run's facts.
 
     ``bring`` writes the facts of a day into the lake, as `export_day` does. Made-up facts have a lake of their own.
-    With ``is_mailed`` the first reports of a day are mailed.
     """
 
     lake: str
     bring: Callable[..., Manifest]
     is_made_up: bool = False
-    is_mailed: bool = False
 
 
 # The verified facts of a run, by day.
 Facts = Mapping[date, Manifest]
 
 
-def run_reports(
-    first: date, last: date, *, progress: Progress, replace: bool = False, is_mailed: bool = False
-) -> list[ReportRun]:
+def run_reports(first: date, last: date, *, progress: Progress, replace: bool = False) -> list[ReportRun]:
     """Make the reports of a range of closed days, oldest first, in runs of MAX_DAYS_PER_RUN days.
 
     ``replace`` exports days again that are in the lake already. Raises Busy while another run is under way, and
@@ -112,7 +108,7 @@ def run_reports(
         days = closed_days(first, last, now=database_now())
     except ExportError as error:
         raise RunError(str(error)) from error
-    source = Source(settings.REPORTS_LAKE, partial(export_day, replace=replace), is_mailed=is_mailed)
+    source = Source(settings.REPORTS_LAKE, partial(export_day, replace=replace))
     return run_days(source, days, progress=progress)
 
 
@@ -184,7 +180,7 @@ def _carry_out(source: Source, run: ReportRun, days: Sequence[date], progress: P
         with _step(run, Step.PUBLISH, progress):
             results = read_results(lake, output, days)
             publish_in_lake(lake, results, facts, name, now=database_now())
-            load(results, facts, run, now=database_now(), is_mailed=source.is_mailed)
+            load(results, facts, run, now=database_now())
     finally:
         lake.remove_folder(output)
     _finish(run, State.SUCCEEDED, step=Step.DONE)

@@ -38,7 +38,7 @@ from spark_reports.export.copying import is_topic, is_word
 from spark_reports.export.days import ExportError, closed_days, export_day
 from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
 from spark_reports.export.queries import QUERIES, Hours
-from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST, Column, Table
+from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST
 from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
 from spark_reports.models import PseudonymSeed
 from spark_reports.nights.closing import last_closed_day
@@ -122,19 +122,6 @@ def test_files_have_the_documented_columns(lake_url, day, export):
     for table in EVENT_TABLES:
         [file] = manifest.tables[table.name]
         assert pq.read_schema(f"{lake_url}/{file.path}").equals(arrow_schema(table)), table.name
-        assert_documented(table)
-
-
-def assert_documented(table: Table) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8")
-    section = text.partition(f"#### `{table.name}`")[2].partition("\n#### ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert rows == [_documented(column) for column in table.columns], table.name
-
-
-def _documented(column: Column) -> str:
-    kind = f"{column.type}, may be null" if column.is_nullable else str(column.type)
-    return f"| `{column.name}` | {kind} | {column.meaning} |"
 
 
 def test_nothing_in_the_lake_identifies_anybody(lake_url, day, export):

@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.core import mail
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import QuerySet
 from django.utils import timezone
 
 import spark_reports.management.commands
@@ -19,7 +21,7 @@ from pushserver.console.health import asking
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import State as IndicatorState
 from pushserver.console.health.verdicts import Verdict
-from pushserver.console.reports.mail import send_summary
+from pushserver.console.reports.mail import message_of
 from pushserver.console.tasks import watch_reports
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
@@ -317,59 +319,71 @@ def test_a_night_is_mailed_as_text_and_as_html_that_fetches_nothing(settings):
     settings.REPORT_RECIPIENTS = ["ann@example.org", "bob@example.org"]
     reports.make_night(DAY)
 
-    send_summary(DAY)
+    message = message_of(PublishedDay.objects.get())
 
-    [message] = mail.outbox
     assert message.to == ["ann@example.org", "bob@example.org"]
-    assert message.subject == "Push server, 2026-11-20: 1 figure outside of its usual band, no findings about the data"
+    failed = "30.0 % of pushes failed, 6 times as many as usual: unregistered of im.status.ethereum."
+    assert message.subject == f"Push server, 2026-11-20: {failed}"
     [(html, kind)] = message.alternatives
     assert kind == "text/html"
     for body in (message.body, html):
-        for figure in ("30.0 %", "1,015", "87 ms", "=HYPERLINK(x)"):
+        for figure in (
+            "30.0 %",
+            "1,015",
+            "87 ms",
+            "=HYPERLINK(x)",
+            "Latency: Half of 321 requests were answered within",
+        ):
             assert figure in body
     assert not [word for word in ("src=", "href=", "url(", "<script", "@import") if word in html]
 
 
-def test_a_night_is_owed_until_it_is_mailed(settings):
-    owed, _ = (reports.publish(day) for day in days(19, 20))
-    PublishedDay.objects.filter(day=owed.day).update(mailed_at=None)
+def test_nights_of_a_week_are_owed_until_they_are_mailed(settings, monkeypatch):
+    today = timezone.now().date()
+    for days_ago, mailed_at in ((8, None), (3, None), (2, None), (1, timezone.now())):
+        reports.publish(today - timedelta(days=days_ago), mailed_at=mailed_at)
     install(timezone.now() - timedelta(hours=1))
-    with capture_logs() as logs:
-        watch_reports()
-    assert (mail.outbox, logs) == ([], [])  # there are no recipients, and nothing is missing
 
+    def mailed() -> list[str]:
+        watch_reports()
+        return [message.subject.partition(":")[0].removeprefix("Push server, ") for message in mail.outbox]
+
+    assert mailed() == []  # there are no recipients
     settings.REPORT_RECIPIENTS = ["ann@example.org"]
     usual, settings.EMAIL_BACKEND = settings.EMAIL_BACKEND, "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_PORT = 1
     with capture_logs() as logs:
-        watch_reports()
+        assert mailed() == []
     assert [line["event"] for line in logs].count("night_not_mailed") == 1
-    assert PublishedDay.objects.get(day=owed.day).mailed_at is None
 
     settings.EMAIL_BACKEND = usual
-    watch_reports()
-    watch_reports()
-    assert [message.subject.partition(":")[0] for message in mail.outbox] == [f"Push server, {owed.day}"]
+    with monkeypatch.context() as killed:
+        killed.setattr(QuerySet, "update", Mock(side_effect=SystemExit))  # after the first mail was sent
+        with pytest.raises(SystemExit):
+            mailed()
+    first, second = (str(today - timedelta(days=days_ago)) for days_ago in (3, 2))
+    assert mailed() == [first, first, second]
+    assert mailed() == [first, first, second]
 
 
 @pytest.mark.parametrize(
-    ("before", "is_mailed", "is_owed"),
+    ("before", "recipients", "is_owed"),
     [
-        ({}, True, True),
-        ({}, False, False),  # an operator requested it
-        ({"mailed_at": None}, False, True),  # made again before it was mailed
-        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC)}, True, False),  # it was stale
-        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC), "is_made_up": True}, True, True),
+        ({}, ["ann@example.org"], True),
+        ({}, [], False),
+        ({"mailed_at": None}, [], True),  # made again before it was mailed
+        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC)}, ["ann@example.org"], False),  # made again
+        ({"mailed_at": datetime(2026, 11, 21, 4, tzinfo=UTC), "is_made_up": True}, ["ann@example.org"], True),
     ],
 )
-def test_a_day_is_mailed_when_a_night_makes_its_first_reports(before, is_mailed, is_owed):
+def test_the_first_reports_of_a_day_are_to_be_mailed(settings, before, recipients, is_owed):
+    settings.REPORT_RECIPIENTS = recipients
     if before:
-        reports.publish(DAY)
-        PublishedDay.objects.update(**before)
+        reports.publish(DAY, **before)
     now = at(5)
     run = ReportRun.objects.create(from_day=DAY, to_day=DAY, started_at=now, seen_at=now)
     facts = {DAY: Manifest(DAY.isoformat(), SCHEMA_VERSION, now.isoformat(), key_id="", facts_digest="", tables={})}
-    load([], facts, run, now=now, is_mailed=is_mailed)
+    load([], facts, run, now=now)
     assert (PublishedDay.objects.get().mailed_at is None) == is_owed
 
 

@@ -64,7 +64,7 @@ def test_a_report_shows_its_figures_as_chart_and_table(admin_client, slug):
     charts = re.findall(r"<canvas.*?</div>", html, re.DOTALL)
     assert charts
     assert all("<caption>" in chart and re.search(r'data-value="\d', chart) for chart in charts)
-    assert html.count("<caption>") >= 2 * len(charts)
+    assert html.count("<caption>") > len(charts)
 
 
 def test_failures_are_summed_over_platforms_and_apps(admin_client):
@@ -215,7 +215,7 @@ def test_findings_of_a_kind_are_one_line_with_the_newest_of_them(admin_client):
 
     assert len(re.findall(r"<li>20\d\d-", html)) == 2
     assert f"{DAY} attempts: rows were lost or doubled on the way (expected 100, found 9), and 2 more like it" in html
-    assert "2 findings about the data" in night
+    assert "2 checks of the data failed." in night
     assert "more like it" not in night
 
 
@@ -348,7 +348,7 @@ def test_more_days_cost_no_more_queries(admin_client, slug):
         with CaptureQueriesContext(connection) as queries:
             html_of(admin_client, f"{slug}/", **{"from": DAY - timedelta(days=30), "to": DAY})
         counts.append(len(queries))
-    assert counts[0] == counts[1] <= 25
+    assert counts[0] == counts[1] <= 27
 
 
 @pytest.mark.parametrize(("slug", "figure"), [("error-rates", "error_rate"), ("token-churn", "churn_rate")])
@@ -357,9 +357,8 @@ def test_flags_stand_on_the_page_of_their_report(admin_client, slug, figure):
     reports.make_anomaly(DAY, figure=figure, z_score=12.5)
     reports.make_anomaly(DAY, figure="another", z_score=99.9)
     html = html_of(admin_client, f"{slug}/")
-    assert "0.0 % to 12.0 %" in html
-    assert "+12.5" in html
-    assert "+99.9" not in html
+    assert html.count("0.0 % to 12.0 %") == 1
+    assert "12.5" not in html
 
 
 # The night ------------------------------------------------------------------------------------------------------------
@@ -369,8 +368,9 @@ def test_the_night_shows_flags_with_the_figures_behind_them(admin_client):
 
     html = html_of(admin_client, "")
 
-    assert "1 figure outside of its usual band, 1 finding about the data." in html
-    for figure in ("30.0 %", "5.0 %", "0.0 % to 12.0 %", "+12.5", "rows were lost or doubled", "1,015", "87 ms"):
+    headline = "30.0 % of pushes failed, 6 times as many as usual: unregistered of im.status.ethereum. "
+    assert f"{headline}1 check of the data failed.</p>" in html
+    for figure in ("30.0 %", "5.0 %", "0.0 % to 12.0 %", "rows were lost or doubled", "1,015", "87 ms"):
         assert figure in html
 
 
@@ -384,17 +384,19 @@ def test_the_page_of_a_night_is_addressed_by_its_day(admin_client):
 
 
 # The first nights -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("usual_days", "has_band"), [(2, False), (3, True)])
-def test_a_night_without_a_band_says_so_and_highlights_failing_stages(admin_client, usual_days, has_band):
+@pytest.mark.parametrize(("usual_days", "knows_usual"), [(2, False), (3, True)])
+def test_a_night_of_which_the_usual_is_not_known_says_so_and_highlights_failing_stages(
+    admin_client, usual_days, knows_usual
+):
     reports.publish(DAY)
     failed = {"events": 368, "total": 1000, "rate": 0.368, "usual_days": usual_days}
-    reports.make_rate(DAY, **failed | ({} if has_band else {"usual_rate": None}))
+    reports.make_rate(DAY, **failed | ({} if knows_usual else {"usual_rate": None}))
     reports.make_rate(DAY, **failed | {"outcome": "success", "code": "", "is_failure": False, "events": 632})
     page = html_of(admin_client, "", day=DAY)
 
-    assert ("No band yet: 2 of 7 days; 1 stage fails more than 5%" in page) is not has_band
-    assert ("while nothing is known to be usual" in page) is not has_band
-    assert ("No figures outside of their usual band" in page) is has_band
+    assert "36.8 % of 1,000 pushes failed, with no earlier days to compare with." in page
+    assert ("What is usual is not known yet: 2 of 7 days." in page) is not knows_usual
+    assert ("while nothing is known to be usual" in page) is not knows_usual
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------

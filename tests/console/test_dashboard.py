@@ -504,7 +504,7 @@ def test_a_refresh_sends_an_operator_without_a_second_factor_to_its_page(
     assert (response.status_code, response["HX-Redirect"]) == (204, "/admin/second-factor/")
 
 
-def test_the_reports_indicator_names_figures_outside_of_their_band(settings: LazySettings) -> None:
+def test_the_reports_indicator_names_unusual_figures(settings: LazySettings) -> None:
     settings.REPORTS_NIGHTLY = True
     day = last_closed_day(timezone.now())
     reports.publish(day)

@@ -266,7 +266,7 @@ def anomalies(facts: Facts) -> Verdict:
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         first_step = "Check whether a release, an outage or a wrong set-up explains it."
-        return Verdict(State.YELLOW, f"outside of its usual band: {found[0]}{more}", first_step)
+        return Verdict(State.YELLOW, f"unusual: {found[0]}{more}", first_step)
     if findings := facts["reports"].findings:
         sentence = f"{counted(findings, 'finding')} about the data of the newest night"
         return Verdict(State.YELLOW, sentence, "The page of the night names each finding.")

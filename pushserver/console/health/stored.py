@@ -138,7 +138,7 @@ def _as_column(gauge: StoredGauge) -> str:
 
 
 def _anomalies(day: date) -> Iterator[str]:
-    """Yield each anomaly of a day with its figure and its usual band. All figures are shares."""
+    """Yield each anomaly of a day with its figure and its usual range. All figures are shares."""
     for row in Anomaly.objects.filter(day=day).order_by("-z_score")[:MAX_ANOMALIES]:
         location = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
         usual = f"usually {percent(row.band_low)} to {percent(row.band_high)}"

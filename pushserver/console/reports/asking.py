@@ -12,9 +12,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, QueryDict
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from pushserver.console.reports.choice import Choice, newest_day
-from spark_reports.models import PublishedDay, Report
-from spark_reports.nights.nights import published_days
+from pushserver.console.reports.choice import Choice, choose, newest_day
+from spark_reports.models import Report
 
 DEFAULT_DAYS = 14
 MAX_DAYS = 92
@@ -56,19 +55,19 @@ class ChoiceForm(DaysForm):
             self.fields[name] = forms.ChoiceField(choices=choices, required=False, widget=UnfoldAdminSelectWidget())
 
 
-def read_choice(request: HttpRequest, model: type[Report], names: Sequence[str], *, today: date) -> Choice:
+def read_choice(
+    request: HttpRequest, model: type[Report], names: Sequence[str], *, today: date
+) -> tuple[ChoiceForm, Choice]:
     """Read the days and filters of a request, with the values that ``model`` has in these days."""
     first, last = _days(request, today)
     in_range = model._default_manager.filter(day__range=(first, last))  # noqa: SLF001
     values = {name: list(in_range.order_by().values_list(name, flat=True).distinct()) for name in names}
     form = ChoiceForm(request.GET, values)
     form.is_valid()
-    filters = {name: form.cleaned_data[name] for name in names if form.cleaned_data.get(name)}
-    nights = list(published_days(first, last).order_by("-day"))
     for name, day in (("from", first), ("to", last)):
         form.fields[name].widget.attrs["value"] = day.isoformat()
-    oldest = PublishedDay.objects.order_by("day").values_list("day", flat=True).first()
-    return Choice(form, first, last, nights, filters, oldest)
+    filters = {name: form.cleaned_data[name] for name in names if form.cleaned_data.get(name)}
+    return form, choose(first, last, filters)
 
 
 def _days(request: HttpRequest, today: date) -> tuple[date, date]:

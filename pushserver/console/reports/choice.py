@@ -1,30 +1,31 @@
 """The days and filters of a page. The module reads no request, because mails use the same tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django import forms
 from django.db.models import QuerySet
 
 from pushserver.console.toolkit.related import Link
+from spark_reports.jobs.tables import USUAL_DAYS
 from spark_reports.models import PublishedDay, Report
+from spark_reports.nights.nights import published_days
 
 RANGES = {"1 day": 1, "7 days": 7, "14 days": 14, "30 days": 30, "90 days": 90}
+USUAL = timedelta(days=USUAL_DAYS)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The days of a page and its filters. ``nights`` are the days with reports, newest first, with ``is_stale``."""
+    """A range of days and filters. ``nights`` are its days with reports, newest first, with ``is_stale``."""
 
-    form: forms.Form
     first: date
     last: date
     nights: Sequence[Any]
-    filters: dict[str, str]
-    oldest: date | None = None  # the first day that ever had reports
+    filters: Mapping[str, str]
+    oldest: date | None  # the first day that ever had reports
 
     @property
     def published(self) -> frozenset[date]:
@@ -45,10 +46,17 @@ class Choice:
         return [str(night.day) for night in reversed(self.nights) if night.is_stale]
 
     def rows(self, model: type[Report]) -> QuerySet[Any]:
-        return model._default_manager.filter(day__range=(self.first, self.last), **self.filters)  # noqa: SLF001
+        return self._between(model, self.first, self.last)
 
     def rows_of_last_day(self, model: type[Report]) -> QuerySet[Any]:
-        return model._default_manager.filter(day=self.last_day, **self.filters)  # noqa: SLF001
+        return self._between(model, self.last_day, self.last_day)
+
+    def week_before(self, model: type[Report]) -> QuerySet[Any]:
+        """Return the rows of the seven days before the last one."""
+        return self._between(model, self.last_day - USUAL, self.last_day - timedelta(days=1))
+
+    def _between(self, model: type[Report], first: date, last: date) -> QuerySet[Any]:
+        return model._default_manager.filter(day__range=(first, last), **self.filters)  # noqa: SLF001
 
     @property
     def last_day(self) -> date:
@@ -72,6 +80,12 @@ class Choice:
     def _link(self, text: str, length: int, last: int) -> Link:
         days = {"from": date.fromordinal(last - length + 1), "to": date.fromordinal(last)}
         return Link(text, f"?{urlencode(days | self.filters)}")
+
+
+def choose(first: date, last: date, filters: Mapping[str, str] | None = None) -> Choice:
+    """Return the choice of a range of days, with the filters of a page."""
+    oldest = PublishedDay.objects.order_by("day").values_list("day", flat=True).first()
+    return Choice(first, last, list(published_days(first, last).order_by("-day")), filters or {}, oldest)
 
 
 def newest_day(today: date) -> date:

@@ -6,8 +6,9 @@ NOTHING = "-"
 Z_95 = 1.959963984540054
 
 
-def text(value: object) -> str:
-    return NOTHING if value in {None, ""} else str(value)
+def plain(value: object) -> object:
+    """Return a text, a day, or whether something is so."""
+    return "yes" if value is True else value or NOTHING
 
 
 def count(value: float | None) -> str:
@@ -42,10 +43,6 @@ def milliseconds(value: float | None) -> str:
 
 def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}"
-
-
-def score(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:+.1f}"
 
 
 def seconds(value: float | None) -> str:

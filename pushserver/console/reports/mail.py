@@ -1,43 +1,41 @@
 """Mail of a night's summary to the recipients in REPORT_RECIPIENTS."""
 
-from datetime import date, datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.core.mail import EmailMultiAlternatives
 from django.db import transaction
 from django.template.loader import render_to_string
 
-from pushserver.console.reports.sections import sections
+from pushserver.console.reports.panels import night_of
 from spark_reports.models import PublishedDay
-from spark_reports.nights.summary import summarise
+
+# Older nights are not owed any more.
+OWED = timedelta(days=7)
 
 
 def send_owed(*, now: datetime) -> None:
     """Mail each night that is owed, the oldest first. The rest stays owed after an error.
 
-    A row is locked while its mail is sent, so that no two workers send it. Raises SMTPException and OSError.
+    A row is locked while its mail is sent, so that no two workers send it. A worker that is killed between the two
+    leaves it owed, so it may come twice. Raises SMTPException and OSError.
     """
-    owed = PublishedDay.objects.filter(mailed_at=None).select_for_update(skip_locked=True).order_by("day")
+    owed = PublishedDay.objects.filter(mailed_at=None, day__gt=now - OWED).order_by("day")
     is_left = bool(settings.REPORT_RECIPIENTS)
     while is_left:
         with transaction.atomic():
-            is_left = (published := owed.first()) is not None
+            published = owed.select_for_update(skip_locked=True).first()
+            is_left = published is not None
             if published:
-                send_summary(published.day)
+                message_of(published).send()
                 PublishedDay.objects.filter(day=published.day).update(mailed_at=now)
 
 
-def send_summary(day: date) -> None:
-    """Send the summary as text and as HTML, which loads no external resources.
-
-    Raises SMTPException and OSError.
-    """
-    night = summarise(day)
-    context = {"night": night, "sections": sections(night)}
-    message = EmailMultiAlternatives(
-        subject=f"Push server, {day}: {night.verdict}",
-        body=render_to_string("console/reports/mail.txt", context),
-        to=settings.REPORT_RECIPIENTS,
-    )
+def message_of(published: PublishedDay) -> EmailMultiAlternatives:
+    """Return the summary of a night as text and as HTML, which loads no external resources."""
+    context = night_of(published.day)
+    subject = f"Push server, {published.day}: {context['headline']}"
+    text = render_to_string("console/reports/mail.txt", context)
+    message = EmailMultiAlternatives(subject, text, to=settings.REPORT_RECIPIENTS)
     message.attach_alternative(render_to_string("console/reports/mail.html", context), "text/html")
-    message.send()
+    return message

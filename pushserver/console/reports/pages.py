@@ -18,15 +18,14 @@ from kit.db.clock import database_now
 from pushserver.console.reports.asking import DaysForm, read_choice
 from pushserver.console.reports.choice import Choice, newest_day
 from pushserver.console.reports.operations import RequestRun
-from pushserver.console.reports.panels import PAGES, ReportPage
-from pushserver.console.reports.sections import finding_words, lineage, sections
+from pushserver.console.reports.panels import PAGES, ReportPage, finding_words, night_chart, night_of
 from pushserver.console.reports.tables import columns_of, csv_file
 from pushserver.console.toolkit.operations import OperationPage, confirm
 from pushserver.console.toolkit.related import Link
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights.closing import last_closed_day
 from spark_reports.nights.status import status
-from spark_reports.nights.summary import findings_of, summarise
+from spark_reports.nights.summary import findings_of
 from spark_reports.running.parts import missing
 
 # The maximum of days in one request. Each day has an entry in the log of changes.
@@ -41,13 +40,11 @@ def overview(request: HttpRequest) -> HttpResponse:
     form = DaysForm({"to": request.GET.get("day", "")})
     asked = form.cleaned_data.get("to") if form.is_valid() else None
     day = asked or newest_day(_today())
-    night = summarise(day)
     context = {
-        "night": night,
-        "sections": sections(night),
+        **night_of(day),
+        "chart": night_chart(day),
         "earlier": day - timedelta(days=1) if day > date.min else None,
         "later": day + timedelta(days=1) if day < _today() else None,
-        "pages": PAGES.values(),
         "query": f"from={day}&to={day}",
         "run_link": _run_link(request, day, day),
     }
@@ -62,15 +59,14 @@ def report(request: HttpRequest, slug: str) -> HttpResponse:
     page = _page_or_404(slug)
     if not _may_view(request, page.model):
         raise PermissionDenied
-    choice = read_choice(request, page.model, page.filters, today=_today())
-    panels = page.build(choice) if choice.published else []
+    form, choice = read_choice(request, page.model, page.filters, today=_today())
     context = {
         "page": page,
+        "form": form,
         "choice": choice,
-        "panels": [panel for panel in panels if panel.table.rows],
-        "lineage": lineage(choice.nights),
+        "sentence": page.sentence(choice),
+        "panels": list(filter(None, page.build(choice))) if choice.published else [],
         "findings": [finding_words(finding) for finding in findings_of(choice.first, choice.last)],
-        "pages": PAGES.values(),
         "query": choice.query,
         "run_link": _run_link(request, *_first_absent(choice)) if choice.absent else None,
     }
@@ -89,7 +85,7 @@ def report_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
     table = request.GET.get("table", "")
     if table and table not in page.beside:
         raise Http404
-    choice = read_choice(request, page.model, page.filters, today=_today())
+    _, choice = read_choice(request, page.model, page.filters, today=_today())
     found = page.beside[table](choice) if table else choice.rows(page.model)
     if not _may_view(request, found.model):
         raise PermissionDenied
@@ -158,6 +154,7 @@ def _render(request: HttpRequest, template: str, title: str, context: dict[str, 
     shared = {
         **admin.site.each_context(request),
         "title": title,
+        "pages": PAGES.values(),
         "status": status(now),
         "lacking": missing(),
         "is_made_up": PublishedDay.objects.filter(is_made_up=True).exists(),

@@ -1,4 +1,4 @@
-"""Tables of pages and mails, and CSV files of whole reports."""
+"""Tables of pages and mails, made from the definitions of reports, and CSV files of whole reports."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,8 @@ from django.db.models import Model
 from django.http import StreamingHttpResponse
 
 from pushserver.console.reports import formats as f
-from spark_reports.jobs.tables import REPORT_TABLES, Unit
+from spark_reports.jobs.tables import FLOWS, Column, Kind
+from spark_reports.jobs.tables import Table as Definition
 
 # The maximum of rows in a table. The CSV file has all rows.
 MAX_ROWS = 200
@@ -17,85 +18,88 @@ MAX_ROWS = 200
 WIDE = 12
 # The first characters of a text that a spreadsheet treats as a formula.
 _FORMULA = ("=", "+", "-", "@")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of text. A header that ends in # marks a column of figures. The first column names the row."""
-
-    caption: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    note: str = ""
-
-    @property
-    def head(self) -> list[tuple[str, bool]]:
-        return [(header.removesuffix("#"), header.endswith("#")) for header in self.headers]
-
-    @property
-    def is_wide(self) -> bool:
-        return len(self.headers) > WIDE
-
-    @property
-    def body(self) -> list[list[tuple[object, bool]]]:
-        kinds = [is_figure for _, is_figure in self.head]
-        return [list(zip(row, kinds, strict=True)) for row in self.rows]
-
-    @property
-    def lines(self) -> list[str]:
-        """The rows as lines of text, for mail without HTML."""
-        names = [name for name, _ in self.head][1:]
-        pairs = [zip(names, row[1:], strict=True) for row in self.rows]
-        cells = [", ".join(f"{name} {cell}" for name, cell in row) for row in pairs]
-        return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, cells, strict=True)]
+FORMATS: dict[Kind | None, Callable[[Any], object]] = {
+    None: f.plain,
+    **dict.fromkeys((Kind.COUNT, *FLOWS), f.count),
+    Kind.RATE: f.percent,
+    Kind.POINTS: f.points,
+    Kind.MILLISECONDS: f.milliseconds,
+    Kind.MICROSECONDS: lambda value: f.milliseconds(value / 1000),
+    Kind.RATIO: f.ratio,
+    Kind.FIRST: f.plain,
+    Kind.LAST: f.plain,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A column that a page computes from columns of the report. ``show`` returns the text of a row."""
+    """A column of a page. ``show`` returns the text of a row."""
 
     heading: str
     show: Callable[[Any], object]
+    is_figure: bool = True
 
 
-# A column: its name in `jobs/tables.py`, a pair of that name and a heading, or a column that the page computes.
-Shown = str | tuple[str, str] | Cell
-FORMATS: dict[Unit | None, Callable[[Any], object]] = {
-    None: lambda value: f.NOTHING if value in {None, ""} else value,
-    Unit.COUNT: f.count,
-    Unit.SHARE: f.percent,
-    Unit.POINTS: f.points,
-    Unit.MILLISECONDS: f.milliseconds,
-    Unit.MICROSECONDS: lambda value: f.milliseconds(value / 1000),
-    Unit.RATIO: f.ratio,
-    Unit.SCORE: f.score,
-}
-_UNITS = {column.name: column.unit for table in REPORT_TABLES for column in table.columns}
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text. The first column names the row."""
+
+    caption: str
+    head: Sequence[Cell]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+    is_open: bool = False
+
+    @property
+    def is_wide(self) -> bool:
+        return len(self.head) > WIDE
+
+    @property
+    def body(self) -> list[list[tuple[object, bool]]]:
+        return [[(text, cell.is_figure) for text, cell in zip(row, self.head, strict=True)] for row in self.rows]
+
+    @property
+    def lines(self) -> list[str]:
+        """The rows as lines of text, for mail without HTML."""
+        pairs = [list(zip(self.head, row, strict=True))[1:] for row in self.rows]
+        cells = [", ".join(f"{cell.heading} {text}" for cell, text in row) for row in pairs]
+        return [f"{row[0]}: {text}" if text else str(row[0]) for row, text in zip(self.rows, cells, strict=True)]
 
 
-def table_of(caption: str, columns: Sequence[Shown], rows: Iterable[Any], note: str = "") -> Table:
-    """Return a table of ``rows``: rows of a report, or mappings with the names of its columns.
-
-    The table has the first MAX_ROWS rows, and a note if there are more.
-    """
-    cells = [cell_of(column) for column in columns]
+def table_of(
+    caption: str, cells: Sequence[Cell], rows: Iterable[Any], note: str = "", *, is_open: bool = False
+) -> Table:
+    """Return a table of the first MAX_ROWS rows, with a note if there are more."""
     shown = [[cell.show(row) for cell in cells] for row in rows]
     more = f"The first {MAX_ROWS} rows; the CSV file has all. " if len(shown) > MAX_ROWS else ""
-    return Table(caption, [cell.heading for cell in cells], shown[:MAX_ROWS], more + note)
+    return Table(caption, cells, shown[:MAX_ROWS], more + note, is_open)
 
 
-def interval(heading: str, low: str, high: str) -> Cell:
-    """Return a column with both ends of an interval."""
-    return Cell(f"{heading}#", lambda row: f.interval(_value(row, low), _value(row, high)))
+def columns(table: Definition, *first: str, without: Iterable[str] = ()) -> list[Cell]:
+    """Return the columns of a report as pages show them: those named first, such as the day, and then all others.
+
+    The rows are rows of the report, or mappings with the names of its columns.
+    """
+    by_name = {column.name: column for column in table.columns if _is_shown(column)}
+    names = dict.fromkeys([*first, *by_name])
+    return [_cell(name, by_name.get(name)) for name in names if name not in without]
 
 
-def cell_of(column: Shown) -> Cell:
-    """Return the heading of a column and the function that shows its values."""
-    if isinstance(column, Cell):
-        return column
-    name, heading = column if isinstance(column, tuple) else (column, column.replace("_", " "))
-    unit = _UNITS.get(name)
-    return Cell(f"{heading}#" if unit else heading, lambda row: FORMATS[unit](_value(row, name)))
+def _is_shown(column: Column) -> bool:
+    return column.kind in FORMATS and not column.name.endswith("_high")
+
+
+def _cell(name: str, column: Column | None) -> Cell:
+    """Return a column of a report. One that ends in _low has both ends of an interval."""
+    if column is None:
+        return Cell(name, lambda row: _value(row, name), is_figure=False)
+    if name.endswith("_low"):
+        high = f"{name.removesuffix('_low')}_high"
+        return Cell(column.title, lambda row: f.interval(_value(row, name), _value(row, high)))
+    return Cell(column.title, lambda row: FORMATS[column.kind](_value(row, name)), column.kind in FIGURES)
+
+
+FIGURES = FORMATS.keys() - {None, Kind.FIRST, Kind.LAST}
 
 
 def _value(row: Any, name: str) -> Any:
@@ -103,7 +107,7 @@ def _value(row: Any, name: str) -> Any:
 
 
 def columns_of(model: type[Model]) -> list[str]:
-    """Return the columns of a report, as docs/figures.md documents them."""
+    """Return the columns of a report's CSV file, as docs/figures.md documents them."""
     return [column.name for column in model._meta.concrete_fields if not column.primary_key]  # noqa: SLF001
 
 
@@ -121,13 +125,13 @@ def csv_file(name: str, headers: Sequence[str], rows: Iterable[Sequence[object]]
     def lines() -> Iterator[str]:
         yield writer.writerow(headers)
         for row in rows:
-            yield writer.writerow([_cell(value) for value in row])
+            yield writer.writerow([_harmless(value) for value in row])
 
     response = StreamingHttpResponse(lines(), content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     return response
 
 
-def _cell(value: object) -> object:
+def _harmless(value: object) -> object:
     """Prefix a text that a spreadsheet would treat as a formula. Clients and gateways choose some of the texts."""
     return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(_FORMULA) else value

@@ -23,13 +23,14 @@ class Kind(StrEnum):
 class Event:
     """Something that happened meanwhile, from the ``first`` to the ``last`` label, counted from 0.
 
-    It is drawn as a band in the colour of its family, or as a mark if it begins and ends at one label.
+    It is drawn in the colour of its family: behind the lines, or on the line that it names.
     """
 
     text: str
     family: Family
     first: int
     last: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

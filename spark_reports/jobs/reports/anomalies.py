@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_reports.jobs.reports.statistics import scale, with_usual
+from spark_reports.jobs.reports.token_churn import LOST, sum_of
 from spark_reports.jobs.sources import union
 from spark_reports.jobs.tables import MIN_TOTAL, PLACE
 
@@ -64,13 +65,12 @@ def failing(error_rates: DataFrame) -> DataFrame:
 
 def leaving(churn: DataFrame) -> DataFrame:
     """Return the lost tokens of each day as a figure."""
-    events = F.col("unregistered") + F.col("died") + F.col("expired")
     return churn.where(F.col("churn_rate").isNotNull()).select(
         "day",
         F.lit("churn_rate").alias("figure"),
         F.lit("churn").alias("stage"),
         *PLACE,
-        events.alias("events"),
+        sum_of(LOST).alias("events"),
         F.col("active_at_start").alias("total"),
         F.col("churn_rate").alias("value"),
     )

@@ -9,16 +9,18 @@ Late data: events are stamped when they happen and never change, so a day is fin
 late (a transaction open over the close of the day) change it with the next export.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_reports.jobs import labels
-from spark_reports.jobs.tables import PLACE
+from spark_reports.jobs import labels, tables
+from spark_reports.jobs.tables import PLACE, TOKEN_CHURN, Kind
 
 KEY = ["day", *PLACE]
-IN = ("new", "returned", "moved_in")
-OUT = ("unregistered", "died", "expired", "moved_out")
-STAYED = ("refreshed", "token_changed")
+LOST = TOKEN_CHURN.of_kind(Kind.FLOW_OUT)
+IN, OUT = TOKEN_CHURN.of_kind(Kind.FLOW_IN, Kind.MOVE_IN), TOKEN_CHURN.of_kind(Kind.FLOW_OUT, Kind.MOVE_OUT)
+FLOWS = TOKEN_CHURN.of_kind(*tables.FLOWS)
 # The flow of an event of a kind that this version does not know. It is not counted, so that its effect appears as
 # ``unexplained``.
 UNKNOWN = "unknown"
@@ -29,27 +31,24 @@ def transform(events: DataFrame, active: DataFrame) -> DataFrame:
     flows, stocks = count_flows(events), count_active(active)
     joined = stocks.join(flows, on=KEY, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
-    lost = F.col("unregistered") + F.col("died") + F.col("expired")
     return joined.select(
         *KEY,
         "active_at_start",
-        *IN,
-        *STAYED,
-        *OUT,
+        *FLOWS,
         "active_at_end",
-        (start + _sum(IN) - _sum(OUT) - end).alias("unexplained"),
-        F.when(start > 0, lost / start).alias("churn_rate"),
+        (start + sum_of(IN) - sum_of(OUT) - end).alias("unexplained"),
+        F.when(start > 0, sum_of(LOST) / start).alias("churn_rate"),
         (end - start).alias("net_growth"),
     )
 
 
-def _sum(names: tuple[str, ...]) -> Column:
+def sum_of(names: Sequence[str]) -> Column:
     return sum((F.col(name) for name in names[1:]), start=F.col(names[0]))
 
 
 def count_flows(events: DataFrame) -> DataFrame:
     moves = events.select("day", "bridge", F.explode(flows_of_event()).alias("move"))
-    counts = [F.count_if(F.col("move.flow") == name).alias(name) for name in (*IN, *STAYED, *OUT)]
+    counts = [F.count_if(F.col("move.flow") == name).alias(name) for name in FLOWS]
     return moves.groupBy("day", "move.platform", "move.app_topic", "bridge").agg(*counts)
 
 

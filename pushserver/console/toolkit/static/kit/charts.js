@@ -18,11 +18,11 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const short = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
 const eventsOf = (canvas) => [...canvas.parentElement.querySelectorAll("li")];
 
-// Bands for periods, and marks for moments, stand behind the lines.
+// Bands for periods, and marks for moments, stand behind the lines. What is about one line is a ring on it.
 const bands = {
   id: "bands",
   beforeDatasetsDraw({ canvas, ctx, chartArea, scales }) {
-    for (const { dataset } of eventsOf(canvas)) {
+    for (const { dataset } of eventsOf(canvas).filter((event) => !event.dataset.line)) {
       const left = scales.x.getPixelForValue(Number(dataset.first)) - 1;
       const width = scales.x.getPixelForValue(Number(dataset.last)) + 1 - left;
       const isMark = dataset.first === dataset.last;
@@ -34,9 +34,11 @@ const bands = {
   },
 };
 
-function line(cells, name, n) {
+function line(cells, name, n, events) {
   const data = cells.map((cell) => (cell.dataset.value ? Number(cell.dataset.value) : null));
   const isAlone = (at) => data[at - 1] == null && data[at + 1] == null;
+  const rings = events.map(({ dataset }) => dataset).filter((event) => event.line === name.textContent);
+  const ring = (at) => rings.find(({ first, last }) => first <= at && at <= last);
   return {
     label: name.textContent,
     data,
@@ -45,13 +47,16 @@ function line(cells, name, n) {
     backgroundColor: colour(`c${n % 8}`),
     borderDash: DASHES[n % 8],
     borderWidth: 2,
-    pointRadius: ({ dataIndex }) => (data.length <= MAX_DOTS || isAlone(dataIndex) ? 2.5 : 0),
+    pointRadius: ({ dataIndex: at }) => (ring(at) ? 7 : data.length <= MAX_DOTS || isAlone(at) ? 2.5 : 0),
+    pointBorderWidth: ({ dataIndex: at }) => (ring(at) ? 3 : 1),
+    pointBorderColor: ({ dataIndex: at }) => colour(ring(at)?.family ?? `c${n % 8}`),
+    pointBackgroundColor: ({ dataIndex: at }) => (ring(at) ? "transparent" : colour(`c${n % 8}`)),
   };
 }
 
 function draw(canvas) {
   const [[, ...names], ...rows] = [...canvas.parentElement.querySelectorAll("tr")].map((row) => [...row.cells]);
-  const datasets = names.map((name, n) => line(rows.map((cells) => cells[n + 1]), name, n));
+  const datasets = names.map((name, n) => line(rows.map((cells) => cells[n + 1]), name, n, eventsOf(canvas)));
   const labels = rows.map(([label]) => label.textContent);
   const { kind, unit } = canvas.dataset;
   const [along, up] = kind === "bar" ? ["y", "x"] : ["x", "y"];
