@@ -1,9 +1,7 @@
-"""Anomalies: figures outside of their usual band.
+"""Anomalies: error rates and churn rates outside of their usual range.
 
-Grain: one row per day and flagged figure: the error rate of a stage, platform, app topic and bridge, or the
-churn rate of a platform, app topic and bridge.
-Units: rates from 0 to 1; the band is the usual rate ± 3.5 times the scale of `statistics.scale`.
-Late data: as for `error_rates` and `token_churn`, from which this report is computed.
+The range is the usual rate ± 3.5 times the scale of `statistics.scale`. Late data: as for `error_rates` and
+`token_churn`, from which this report is computed.
 """
 
 from pyspark.sql import DataFrame
@@ -22,28 +20,23 @@ FIGURE = ["figure", "stage", *PLACE]
 def transform(
     error_rates: DataFrame, earlier_error_rates: DataFrame, churn: DataFrame, earlier_churn: DataFrame
 ) -> DataFrame:
-    """Return the figures of ``error_rates`` and ``churn`` that are outside of their usual band.
+    """Return the figures of ``error_rates`` and ``churn`` that are outside of their usual range.
 
     ``earlier_error_rates`` and ``earlier_churn`` hold the rows of these reports for the days before.
     """
     today = union([failing(error_rates), leaving(churn)])
     earlier = union([failing(earlier_error_rates), leaving(earlier_churn)])
     compared = with_usual(today, union([earlier, today]), FIGURE, "value").where(F.col("usual").isNotNull())
-    width = scale(F.col("usual"), F.col("deviation"), F.col("total"))
-    scored = compared.withColumn("scale", width)
-    is_unusual = F.abs(F.col("value") - F.col("usual")) > LIMIT * F.col("scale")
-    is_material = F.abs(F.col("events") - F.col("usual") * F.col("total")) >= MIN_DIFFERENCE
-    return scored.where(is_unusual & is_material & (F.col("total") >= MIN_TOTAL)).select(
-        "day",
-        *FIGURE,
-        "events",
-        "total",
-        "value",
-        "usual",
-        F.greatest(F.lit(0.0), F.col("usual") - LIMIT * F.col("scale")).alias("band_low"),
-        F.least(F.lit(1.0), F.col("usual") + LIMIT * F.col("scale")).alias("band_high"),
-        ((F.col("value") - F.col("usual")) / F.col("scale")).alias("z_score"),
-        "usual_days",
+    value, usual, total, width = (F.col(name) for name in ("value", "usual", "total", "scale"))
+    scored = compared.withColumn("scale", scale(usual, F.col("deviation"), total))
+    is_unusual = F.abs(value - usual) > LIMIT * width
+    is_material = F.abs(F.col("events") - usual * total) >= MIN_DIFFERENCE
+    return scored.where(is_unusual & is_material & (total >= MIN_TOTAL)).withColumns(
+        {
+            "band_low": F.greatest(F.lit(0.0), usual - LIMIT * width),
+            "band_high": F.least(F.lit(1.0), usual + LIMIT * width),
+            "z_score": (value - usual) / width,
+        }
     )
 
 

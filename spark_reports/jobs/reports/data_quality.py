@@ -1,8 +1,5 @@
 """Data quality: checks of the facts and reports of a day.
 
-Grain: one row per day, check and subject; ``is_ok`` false puts a banner on the day's reports.
-Units: rows, device tokens, or days.
-Checks:
 ``row_count`` compares the rows that were read with those in the manifest.
 ``timestamps`` counts the rows that are left out, because their time is outside of their day or a duration is not
 plausible (`sources.is_duration`). 0 are expected.

@@ -1,7 +1,5 @@
 """Error rates by hour and day.
 
-Grain: one row per day, hour (null: the whole day), stage, platform, app topic, bridge, outcome class and code.
-Units: ``events`` and ``total`` are counts, rates are shares from 0 to 1.
 Stages: ``inbox`` envelopes that are none of the three that follow (``read``: of another type, such as a contact code),
 ``registration``, ``query`` and ``request`` as received (of requests: one event per notification asked for, and one per
 request that was dropped whole), ``dispatch`` attempts at the gateway, ``reply`` messages on their way back.
@@ -136,16 +134,8 @@ def with_rates(counts: DataFrame) -> DataFrame:
     # A window, because a join with the sums would compute the counts twice.
     cell = Window.partitionBy("day", *CELL)
     events, total = F.col("events"), F.col("total")
-    return counts.withColumn("total", F.sum("events").over(cell)).select(
-        "day",
-        *CELL,
-        *OUTCOME,
-        "events",
-        "total",
-        (events / total).alias("rate"),
-        wilson_low(events, total).alias("rate_low"),
-        wilson_high(events, total).alias("rate_high"),
-    )
+    rates = {"rate": events / total, "rate_low": wilson_low(events, total), "rate_high": wilson_high(events, total)}
+    return counts.withColumn("total", F.sum("events").over(cell)).withColumns(rates)
 
 
 def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
@@ -155,12 +145,11 @@ def with_comparison(rates: DataFrame, earlier: DataFrame) -> DataFrame:
     known = union([before.select(columns), rates.select(columns)])
     compared = with_usual(rates, known, [*CELL, *OUTCOME], "rate", cell=CELL)
     change = F.col("rate") - F.col("usual")
-    return compared.select(
-        "day",
-        F.when(F.col("hour") != WHOLE_DAY, F.col("hour")).alias("hour"),
-        *rates.columns[2:],
-        F.col("usual").alias("usual_rate"),
-        change.alias("change"),
-        (change / scale(F.col("usual"), F.col("deviation"), F.col("total"))).alias("z_score"),
-        "usual_days",
+    return compared.withColumns(
+        {
+            "hour": F.when(F.col("hour") != WHOLE_DAY, F.col("hour")),
+            "usual_rate": F.col("usual"),
+            "change": change,
+            "z_score": change / scale(F.col("usual"), F.col("deviation"), F.col("total")),
+        }
     )

@@ -1,7 +1,6 @@
 """Failure signatures: frequent, new and rising errors of gateways.
 
-Grain: one row per day, source, platform and signature; of each day the first 200, sorted by rising and frequency.
-Units: ``events`` are failed attempts with the code (``code``), or the growth of an unknown text's count (``unknown``).
+``events`` are failed attempts with the code (``code``), or the growth of an unknown text's count (``unknown``).
 First and last seen go back as far as the reports of the thirty days before, for unknown texts as far as their counter.
 Late data: counters of unknown texts are read at the export, so errors between midnight and the export count one day
 early. A day that is exported after the next one is closed has no snapshot. Without the snapshot of the day before, only
@@ -109,19 +108,6 @@ def most_important(today: DataFrame) -> DataFrame:
     is_more = (F.col("events") >= RISING_MIN) & (F.col("events") >= RISING_FACTOR * F.col("usual"))
     marked = today.withColumns({"is_new": is_new, "is_rising": is_new | F.coalesce(is_more, F.lit(False))})
     by_weight = Window.partitionBy("day").orderBy(F.desc("is_rising"), F.desc("events"), *KEY)
-    return (
-        marked.withColumn("place", F.row_number().over(by_weight))
-        .where(F.col("place") <= KEPT)
-        .select(
-            "day",
-            *KEY,
-            "events",
-            F.col("usual").alias("usual_events"),
-            "is_new",
-            "is_rising",
-            F.col("first").alias("first_seen_on"),
-            F.col("day").alias("last_seen_on"),
-            "usual_days",
-            "known_days",
-        )
-    )
+    kept = marked.withColumn("place", F.row_number().over(by_weight)).where(F.col("place") <= KEPT)
+    seen = {"first_seen_on": F.col("first"), "last_seen_on": F.col("day")}
+    return kept.withColumns(seen | {"usual_events": F.col("usual")})

@@ -1,8 +1,6 @@
 """Latency: percentiles of the durations of each stage.
 
-Grain: one row per day, stage, platform and bridge, with further rows for all platforms and for all bridges.
-Units: percentiles in milliseconds, of durations rounded down to 1 ms below 10 s and to 1 s above; the longest exactly,
-in microseconds; share within the deadline from 0 to 1.
+Percentiles are of durations rounded down to 1 ms below 10 s and to 1 s above. The longest is exact.
 Stages: ``decide`` envelope received → processed; ``answer`` request received → its answer fixed, once per request, on
 the platform of its first notification; ``reply`` message received → the answer published to the node, of those that
 went out once; ``queue`` message received → the POST of its first push; ``gateway`` one attempt; ``deliver`` accepted →

@@ -1,8 +1,5 @@
 """Load profile: the distribution of load over senders and recipients, and the share of retries.
 
-Grain: `transform`: one row per day and role; `heaviest`: one row per day, role and rank.
-Units: counts of notifications and attempts; shares from 0 to 1, of the notifications of their role; retry amplification
-is attempts per notification with at least one attempt.
 A sender is the key that signed a request, or the server that it came from. Clients make up and change the keys that
 they sign with, so one person is many senders, and no sender leads to a person. A notification that was refused or
 suppressed at once has a sender and no recipient.
@@ -25,16 +22,11 @@ def transform(actors: DataFrame) -> DataFrame:
         F.sum("attempts").alias("attempts"),
         F.ceil(F.sum("actors") * TOP_SHARE).alias("top_actors"),
     )
-    joined = totals.join(_top_notifications(actors, totals), on=GROUP, how="inner")
-    return joined.select(
-        *GROUP,
-        "actors",
-        "notifications",
-        "top_actors",
-        (F.col("top_notifications") / F.col("notifications")).alias("top_share"),
-        "tried",
-        "attempts",
-        F.when(F.col("tried") > 0, F.col("attempts") / F.col("tried")).alias("retry_amplification"),
+    return totals.join(_top_notifications(actors, totals), on=GROUP, how="inner").withColumns(
+        {
+            "top_share": F.col("top_notifications") / F.col("notifications"),
+            "retry_amplification": F.when(F.col("tried") > 0, F.col("attempts") / F.col("tried")),
+        }
     )
 
 
@@ -55,14 +47,7 @@ def _together() -> Column:
 
 def heaviest(actors: DataFrame) -> DataFrame:
     """Return the actors with the most notifications."""
-    all_notifications = F.sum(_together()).over(Window.partitionBy(*GROUP))
-    shared = actors.withColumn("share", F.col("notifications") / all_notifications)
-    return shared.where(F.col("rank").isNotNull()).select(
-        *GROUP,
-        "rank",
-        F.coalesce(F.lpad(F.lower(F.hex("actor")), 16, "0"), F.lit("")).alias("actor"),
-        "notifications",
-        "attempts",
-        "refused",
-        "share",
-    )
+    share = F.col("notifications") / F.sum(_together()).over(Window.partitionBy(*GROUP))
+    pseudonym = F.coalesce(F.lpad(F.lower(F.hex("actor")), 16, "0"), F.lit(""))
+    shared = actors.withColumns({"share": share, "actor": pseudonym})
+    return shared.where(F.col("rank").isNotNull())

@@ -1,8 +1,6 @@
 """Token churn: the flows of device tokens, and their stocks at the start and the end of a day.
 
-Grain: one row per day, platform, app topic and bridge.
-Units: counts of device tokens that can be pushed to; churn rate from 0 to 1 of those active at 00:00 UTC. It may exceed
-1 where most tokens came and went on the same day.
+The churn rate may exceed 1 where most tokens came and went on the same day.
 Reconciliation: flows are counted from the day's events, both stocks over the whole history (`active_tokens`). So
 start + in - out = end is a real check, and ``unexplained`` is the difference.
 Late data: events are stamped when they happen and never change, so a day is final once it is closed. Events committed
@@ -31,14 +29,12 @@ def transform(events: DataFrame, active: DataFrame) -> DataFrame:
     flows, stocks = count_flows(events), count_active(active)
     joined = stocks.join(flows, on=KEY, how="full").na.fill(0)
     start, end = F.col("active_at_start"), F.col("active_at_end")
-    return joined.select(
-        *KEY,
-        "active_at_start",
-        *FLOWS,
-        "active_at_end",
-        (start + sum_of(IN) - sum_of(OUT) - end).alias("unexplained"),
-        F.when(start > 0, sum_of(LOST) / start).alias("churn_rate"),
-        (end - start).alias("net_growth"),
+    return joined.withColumns(
+        {
+            "unexplained": start + sum_of(IN) - sum_of(OUT) - end,
+            "churn_rate": F.when(start > 0, sum_of(LOST) / start),
+            "net_growth": end - start,
+        }
     )
 
 

@@ -1,8 +1,6 @@
 """Token lifetime: Kaplan-Meier survival of weekly cohorts of device tokens.
 
-Grain: one row per day of the report, platform, app topic, bridge, cohort (Monday of the week of first registration)
-and age in weeks.
-Units: ages in days while computing, in weeks in the result; survival from 0 to 1.
+Ages are in days while computing, and in weeks in the result.
 A token ends when it dies, expires or is replaced, and it ends once: a refresh afterwards does not put it at risk again.
 A token that is unregistered, moves to another place or is still active is censored, because it has not ended. A token
 is at risk on its first day, on its last day, and on all days between.
@@ -83,16 +81,7 @@ def by_week(ages: DataFrame) -> DataFrame:
             F.max_by("greenwood", "age_days").alias("greenwood"),
         )
     )
-    return weeks.select(
-        *COHORT,
-        "age_weeks",
-        "tokens",
-        "at_risk",
-        "ended",
-        "survival",
-        log_log_bound(Z_95).alias("survival_low"),
-        log_log_bound(-Z_95).alias("survival_high"),
-    )
+    return weeks.withColumns({"survival_low": log_log_bound(Z_95), "survival_high": log_log_bound(-Z_95)})
 
 
 def log_log_bound(z: float) -> Column:
