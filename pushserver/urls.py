@@ -35,7 +35,7 @@ urlpatterns = [
     path("admin/documentation/", admin.site.admin_view(show_documentation), name="documentation_list"),
     path("admin/documentation/<path:name>/", admin.site.admin_view(show_documentation), name="documentation"),
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
-    path("admin/reports/", include("pushserver.console.reports.urls")),
+    path("admin/reports/", include("pushserver.console.reports.pages")),
     re_path(  # the lists of the release before, as people have bookmarked them
         "^admin/(?P<network>waku|xmpp)_bridge/canaryrun/",
         RedirectView.as_view(url="/admin/pushserver/canaryrun/?network__exact=%(network)s"),

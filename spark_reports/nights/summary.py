@@ -31,6 +31,15 @@ SUMS: Mapping[Kind, Callable[[str], Aggregate]] = {
     Kind.FIRST: Min,
     Kind.LAST: Max,
 }
+CHECKS = {
+    "row_count": "rows were lost or doubled on the way",
+    "timestamps": "rows were left out because their times are absurd",
+    "reconciliation": "the flows of device tokens do not add up",
+    "unknown_values": "rows have words that this version does not know, and count as unknown",
+    "history": "it rests on fewer earlier days than there could be",
+    "continuity": "the day does not begin where the day before ended",
+    "retention": "parts of the day were removed before it was exported",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,13 @@ class Finding:
 
     newest: DataQuality
     count: int
+
+    def __str__(self) -> str:
+        """Return one line: what the checks mean, and the figures of the newest."""
+        newest, others = self.newest, self.count - 1
+        figures = f"expected {newest.expected:,}, found {newest.found:,}"
+        more = f", and {others:,} more like it" if others else ""
+        return f"{newest.day} {newest.subject}: {CHECKS.get(newest.check_name, newest.check_name)} ({figures}){more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +88,7 @@ class Summary:
         """The stages that fail more than FAILING_RATE, while nothing is known to be usual."""
         if self.knows_usual:
             return []
-        enough = [row for row in self.stages if row["total"] >= MIN_TOTAL]
-        return [row for row in enough if row["failures"] / row["total"] > FAILING_RATE]
+        return [row for row in self.stages if row["total"] >= MIN_TOTAL and row["rate"] > FAILING_RATE]
 
     @property
     def event_count(self) -> str:
@@ -88,7 +103,7 @@ def summarise(day: date) -> Summary:
         published=PublishedDay.objects.filter(day=day).select_related("run").first(),
         anomalies=list(Anomaly.objects.filter(day=day).order_by("figure", "stage", *PLACE)),
         findings=findings_of(day, day),
-        stages=list(sums_by_stage(ErrorRate.objects.filter(day=day, hour=None))),
+        stages=sums_by_stage(ErrorRate.objects.filter(day=day, hour=None)),
         churn=churn_by_day(TokenChurn.objects.filter(day=day)),
         latencies=list(Latency.objects.filter(day=day, platform="all", bridge="all").order_by("stage")),
         signatures=list(signatures.order_by("-events")[:MAX_SIGNATURES]),
@@ -106,13 +121,11 @@ def findings_of(first: date, last: date) -> list[Finding]:
     return [Finding(check, check.alike) for check in newest]
 
 
-def sums_by_stage(rates: QuerySet[Any], *moment: str) -> QuerySet[Any, dict[str, Any]]:
-    """Sum error rates by stage, and by the columns ``moment``: all events (``total``), and ``failures``."""
+def sums_by_stage(rates: QuerySet[Any], *moment: str) -> list[dict[str, Any]]:
+    """Sum error rates by stage, and by the columns ``moment``: ``total`` and ``failures``, and their ``rate``."""
     failures = Sum("events", filter=Q(is_failure=True), default=0)
-    sums: QuerySet[Any, dict[str, Any]] = rates.values(*moment, "stage").annotate(
-        total=Sum("events"), failures=failures
-    )
-    return sums.order_by(*moment, "stage")
+    sums = rates.values(*moment, "stage").annotate(total=Sum("events"), failures=failures).order_by(*moment, "stage")
+    return [row | {"rate": row["failures"] / row["total"]} for row in sums]
 
 
 def add_up(rows: QuerySet[Any], *keys: str) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Admin pages of runs: the counts, the duration, the error and the log of each."""
 
 from collections.abc import Iterable
-from datetime import date
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -37,8 +36,8 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
         word("step"),
         age("started_at", "started"),
         "duration",
-        "events",
-        "results",
+        number("event_count", "events read"),
+        number("result_count", "rows of reports"),
         number("finding_count", "findings"),
         "error",
     )
@@ -56,7 +55,12 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
             "duration",
             "parts",
         ),
-        "Input and output": ("events", "results", number("finding_count", "findings about data quality"), "log"),
+        "Input and output": (
+            number("event_count", "events read"),
+            number("result_count", "rows of reports"),
+            number("finding_count", "findings about data quality"),
+            "log",
+        ),
     }
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,9 +72,9 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
 
     @admin.display(description="days")
     def days(self, run: ReportRun) -> str:
-        first, last = _in_one_line(run.from_day), _in_one_line(run.to_day)
-        days = first if first == last else format_html("{} to {}", first, last)
-        return format_html("{} (made up)", days) if run.is_made_up else days
+        days = " to ".join(dict.fromkeys((str(run.from_day), str(run.to_day))))
+        made_up = " (made up)" if run.is_made_up else ""
+        return format_html('<span class="run-days">{}{}</span>', days, made_up)
 
     @admin.display(description="took")
     def duration(self, run: ReportRun) -> str:
@@ -82,19 +86,6 @@ class ReportRunAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has 
         steps = {"export": run.export_seconds, "compute": run.compute_seconds, "publish": run.publish_seconds}
         return ", ".join(f"{name} {formats.seconds(value)}" for name, value in steps.items())
 
-    @admin.display(description="events read")
-    def events(self, run: ReportRun) -> str:
-        return formats.count(run.event_count)
-
-    @admin.display(description="rows of reports")
-    def results(self, run: ReportRun) -> str:
-        return formats.count(run.result_count)
-
     @admin.display(description="end of Spark's log")
     def log(self, run: ReportRun) -> str:
         return format_html('<pre class="spark-log">{}</pre>', run.log_excerpt or formats.NOTHING)
-
-
-def _in_one_line(day: date) -> str:
-    """Return a day as HTML that a browser does not wrap at the hyphens."""
-    return format_html('<span class="whitespace-nowrap">{}</span>', day)

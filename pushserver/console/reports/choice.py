@@ -1,6 +1,6 @@
 """The days and filters of a page. The module reads no request, because mails use the same tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -68,18 +68,14 @@ class Choice:
         return urlencode({"from": self.first, "to": self.last, **self.filters})
 
     @property
-    def ranges(self) -> list[Link]:
-        """Links to other ranges that end on the same day, and to the days before and after."""
-        length = len(self.days)
-        last = self.last.toordinal()
-        targets = [("earlier", length, last - length), *[(text, days, last) for text, days in RANGES.items()]]
-        targets.append(("later", length, last + length))
-        newest = date.max.toordinal()
-        return [self._link(text, length, last) for text, length, last in targets if length <= last <= newest]
-
-    def _link(self, text: str, length: int, last: int) -> Link:
-        days = {"from": date.fromordinal(last - length + 1), "to": date.fromordinal(last)}
-        return Link(text, f"?{urlencode(days | self.filters)}")
+    def ranges(self) -> Iterator[Link]:
+        """Yield links to other ranges that end on the same day, and to the days before and after."""
+        length, last = len(self.days), self.last.toordinal()
+        ends = {text: (days, last) for text, days in RANGES.items()}
+        for text, (days, end) in {"earlier": (length, last - length), **ends, "later": (length, last + length)}.items():
+            if days <= end <= date.max.toordinal():
+                dates = {"from": date.fromordinal(end - days + 1), "to": date.fromordinal(end)}
+                yield Link(text, f"?{urlencode({**dates, **self.filters})}")
 
 
 def choose(first: date, last: date, filters: Mapping[str, str] | None = None) -> Choice:

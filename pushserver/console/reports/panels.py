@@ -1,4 +1,4 @@
-"""Panels of each report: its charts and tables. One function for each report computes them from the stored rows."""
+"""Charts and tables of each report. One function for each report computes them from the stored rows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,41 +31,21 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
-from spark_reports.nights.summary import FAILING_RATE, Finding, Summary, add_up, churn_by_day, summarise, sums_by_stage
+from spark_reports.nights.summary import FAILING_RATE, Summary, add_up, churn_by_day, summarise, sums_by_stage
 
 MAX_LINES = 8
 MAX_BARS = 10
 NIGHTS = 14
 AGES = (1, 2, 4, 8, 13, 26)
 OF_STAGES = (
+    Cell("stage", itemgetter("stage"), is_figure=False),
     Cell("events", lambda row: f.count(row["total"])),
     Cell("failures", lambda row: f.count(row["failures"])),
-    Cell("rate", lambda row: f.percent(row["failures"] / row["total"])),
+    Cell("rate", lambda row: f.percent(row["rate"])),
     Cell("95 % interval", lambda row: f.interval(*f.wilson(row["failures"], row["total"]))),
 )
-STAGE = Cell("stage", itemgetter("stage"), is_figure=False)
-CHECKS = {
-    "row_count": "rows were lost or doubled on the way",
-    "timestamps": "rows were left out because their times are absurd",
-    "reconciliation": "the flows of device tokens do not add up",
-    "unknown_values": "rows have words that this version does not know, and count as unknown",
-    "history": "it rests on fewer earlier days than there could be",
-    "continuity": "the day does not begin where the day before ended",
-    "retention": "parts of the day were removed before it was exported",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A chart and a table of figures, or one of them. A chart has a table of what it draws, too."""
-
-    chart: Chart | None
-    table: Table | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.chart or (self.table and self.table.rows))
-
-
+Show = Callable[..., str]
+Parts = Iterator[Chart | Table]
 Point = tuple[str, date | int, float | None]  # the name of a line, a day or an hour, and a value
 
 
@@ -78,7 +58,7 @@ class ReportPage:
 
     model: type[Report]
     filters: Sequence[str]
-    build: Callable[[Choice], Iterable[Panel]]
+    build: Callable[[Choice], Parts]
     say: Callable[[Choice], str]
     beside: Mapping[str, Callable[[Choice], QuerySet[Any]]]
 
@@ -90,29 +70,20 @@ class ReportPage:
     def title(self) -> str:
         return self.slug.replace("-", " ").capitalize()
 
-    @property
-    def question(self) -> str:
-        return self.model.table.question
-
     def sentence(self, choice: Choice) -> str:
         """Return what a person would say about the newest of the days."""
         return self.say(choice) or f"There is no data for {self.title.lower()} of {choice.last_day}."
 
 
 def _chart(
-    title: str,
-    moments: Sequence[date | int],
-    points: Iterable[Point],
-    show: Callable[..., str],
-    events: Iterable[Event] = (),
-) -> Chart | None:
-    """Return a chart with a line for each name, or None for a single moment, whose figures stand in the table."""
+    title: str, moments: Sequence[date | int], points: Iterable[Point], show: Show, events: Iterable[Event] = ()
+) -> Chart:
+    """Return a chart with a line for each name. For a single moment it is empty: its figures stand in the table."""
     values: dict[str, dict[date | int, float | None]] = defaultdict(dict)
-    for name, moment, value in points:
+    for name, moment, value in points if len(moments) > 1 else ():
         values[name][moment] = value
     lines = {name: [known.get(moment) for moment in moments] for name, known in values.items()}
-    labels = [_label(moment) for moment in moments]
-    return Chart(title, labels, lines, show, events=list(events)) if len(moments) > 1 else None
+    return Chart(title, [_label(moment) for moment in moments], lines, show, events=list(events))
 
 
 def _label(moment: date | int) -> str:
@@ -120,37 +91,34 @@ def _label(moment: date | int) -> str:
 
 
 # Error rates ----------------------------------------------------------------------------------------------------------
-def error_rates(choice: Choice) -> Iterator[Panel]:
+def error_rates(choice: Choice) -> Parts:
     """Show the share of failures by stage as chart and table, and the outcomes of the last day."""
-    flagged = anomalies("error_rate", choice)
-    yield Panel(None, unusual(flagged))
+    yield unusual(anomalies("error_rate", choice))
     moment = "hour" if choice.first == choice.last else "day"
-    sums = list(sums_by_stage(choice.rows(ErrorRate).filter(hour__isnull=moment == "day"), moment))
-    chart = failures(choice, moment, sums, flagged)
+    sums = sums_by_stage(choice.rows(ErrorRate).filter(hour__isnull=moment == "day"), moment)
+    yield failures(choice, moment, sums)
     at = Cell(f"{moment} (UTC)", lambda row: _label(row["hour"]) if moment == "hour" else row["day"], is_figure=False)
     newest_first = sorted(sums, key=itemgetter(moment), reverse=True)
-    yield Panel(chart, table_of(f"Share of failures by {moment} and stage", (at, STAGE, *OF_STAGES), newest_first))
+    yield table_of(f"Share of failures by {moment} and stage", (at, *OF_STAGES), newest_first)
     rows = choice.rows_of_last_day(ErrorRate).filter(hour=None).order_by("-is_failure", "-events")[: MAX_ROWS + 1]
     days = max((row.usual_days for row in rows), default=USUAL_DAYS)
     note = "Failures first. Usual: median of the seven days before; change in percentage points."
     note += f" Compared with {days} of {USUAL_DAYS} days." if days < USUAL_DAYS else ""
     cells = columns(tables.ERROR_RATES, "stage", without=("hour", "is_failure"))
-    yield Panel(None, table_of(f"Outcomes of {choice.last_day}", cells, rows, note))
+    yield table_of(f"Outcomes of {choice.last_day}", cells, rows, note)
 
 
-def failures(
-    choice: Choice, moment: str, sums: Iterable[Mapping[str, Any]], flagged: Iterable[Anomaly]
-) -> Chart | None:
+def failures(choice: Choice, moment: str, sums: Iterable[Mapping[str, Any]]) -> Chart:
     """Return the chart of the share of failures by stage. By day, it marks what was unusual."""
-    rates = [(row["stage"], row[moment], row["failures"] / row["total"]) for row in sums]
-    moments, marked = (choice.days, flagged) if moment == "day" else (range(24), ())
+    rates = [(row["stage"], row[moment], row["rate"]) for row in sums]
+    moments, marked = (choice.days, "error_rate") if moment == "day" else (range(24), "")
     marks = _marks(choice, marked, attrgetter("stage"))
     return _chart(f"Share of failures by {moment} and stage", moments, rates, f.percent, marks)
 
 
-def _marks(choice: Choice, flagged: Iterable[Anomaly], line: Callable[[Anomaly], str]) -> Iterator[Event]:
-    """Yield a mark on the curves of a chart for each anomaly."""
-    for row in flagged:
+def _marks(choice: Choice, figure: str, line: Callable[[Anomaly], str]) -> Iterator[Event]:
+    """Yield a mark on the curves of a chart for each anomaly of a figure."""
+    for row in anomalies(figure, choice):
         at = choice.days.index(row.day)
         place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
         words = f"{place}: {f.percent(row.value)}, usually {f.interval(row.band_low, row.band_high)}"
@@ -163,27 +131,25 @@ def unusual(rows: Iterable[Anomaly]) -> Table:
 
 
 # Tokens ---------------------------------------------------------------------------------------------------------------
-def token_churn(choice: Choice) -> Iterator[Panel]:
+def token_churn(choice: Choice) -> Parts:
     """Show the churn rate, the tokens that came and went, and the churn of the last day by place."""
-    flagged = anomalies("churn_rate", choice)
-    yield Panel(None, unusual(flagged))
+    yield unusual(anomalies("churn_rate", choice))
     days = churn_by_day(choice.rows(TokenChurn))
     rates = [("churn rate", row["day"], row["churn_rate"]) for row in days]
-    marks = _marks(choice, flagged, lambda _row: "churn rate")
+    marks = _marks(choice, "churn_rate", lambda _row: "churn rate")
     note = (
         "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
     )
-    by_day = table_of("Churn by day", columns(TOKEN_CHURN, "day", without=PLACE), reversed(days), note)
-    yield Panel(_chart("Churn rate by day", choice.days, rates, f.percent, marks), by_day)
+    yield _chart("Churn rate by day", choice.days, rates, f.percent, marks)
+    yield table_of("Churn by day", columns(TOKEN_CHURN, "day", without=PLACE), reversed(days), note)
     directions = {"came": TOKEN_CHURN.of_kind(tables.Kind.FLOW_IN), "went": TOKEN_CHURN.of_kind(tables.Kind.FLOW_OUT)}
     moves = [(name, row["day"], sum(row[flow] for flow in flows)) for row in days for name, flows in directions.items()]
-    chart = _chart("Device tokens that came and went, by day", choice.days, moves, f.count)
+    yield _chart("Device tokens that came and went, by day", choice.days, moves, f.count)
     places = choice.rows_of_last_day(TokenChurn).order_by(*PLACE)
-    caption = f"Churn of {choice.last_day} by platform, app and bridge"
-    yield Panel(chart, table_of(caption, columns(TOKEN_CHURN), places))
+    yield table_of(f"Churn of {choice.last_day} by platform, app and bridge", columns(TOKEN_CHURN), places)
 
 
-def token_lifetime(choice: Choice) -> Iterator[Panel]:
+def token_lifetime(choice: Choice) -> Parts:
     """Show the survival of the largest cohorts, and a table of all of them."""
     key = (*PLACE, "cohort")
     rows = choice.rows_of_last_day(TokenLifetime).order_by(*key, "age_weeks")
@@ -199,8 +165,8 @@ def token_lifetime(choice: Choice) -> Iterator[Panel]:
         Cell("95 % interval of the last", lambda rows: f.interval(rows[-1].survival_low, rows[-1].survival_high)),
     )
     note = "The share of tokens that are neither dead, expired nor replaced at this age (Kaplan-Meier)."
-    table = table_of(f"{title}, as known at the end of {choice.last_day}", cells, cohorts, note)
-    yield Panel(Chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], curves, f.percent), table)
+    yield Chart(f"{title}, largest cohorts", [f"{week} w" for week in weeks], curves, f.percent)
+    yield table_of(f"{title}, as known at the end of {choice.last_day}", cells, cohorts, note)
 
 
 OF_AN_AGE = ("age_weeks", "at_risk", "ended", "survival", "survival_low")
@@ -224,23 +190,23 @@ def _survival_at(age: int, cohort: Sequence[TokenLifetime]) -> str:
 
 
 # Latency --------------------------------------------------------------------------------------------------------------
-def latency(choice: Choice) -> Iterator[Panel]:
+def latency(choice: Choice) -> Parts:
     """Show the latency of each stage: the 99th percentile, the median, and the share within the deadline."""
     rows = list(of_all(choice, choice.rows(Latency)).order_by("-day", "stage"))
 
-    def drawn(title: str, column: str, show: Callable[..., str]) -> Chart | None:
+    def drawn(title: str, column: str, show: Show) -> Chart:
         values = [(row.stage, row.day, getattr(row, column)) for row in rows]
         return _chart(title, choice.days, [point for point in values if point[2] is not None], show)
 
+    yield drawn("99th percentile by day and stage", "p99_ms", f.milliseconds)
     note = "The stages are explained in docs/figures.md. Only answer and reply have a deadline."
-    table = table_of("Latency by day and stage", columns(tables.LATENCY, "day"), rows, note)
-    yield Panel(drawn("99th percentile by day and stage", "p99_ms", f.milliseconds), table)
-    yield Panel(drawn("Median by day and stage", "p50_ms", f.milliseconds))
-    yield Panel(drawn("Share within the reply deadline", "within_deadline", f.percent))
+    yield table_of("Latency by day and stage", columns(tables.LATENCY, "day"), rows, note)
+    yield drawn("Median by day and stage", "p50_ms", f.milliseconds)
+    yield drawn("Share within the reply deadline", "within_deadline", f.percent)
 
 
 # Failures and load ----------------------------------------------------------------------------------------------------
-def failure_signatures(choice: Choice) -> Iterator[Panel]:
+def failure_signatures(choice: Choice) -> Parts:
     """Show the most frequent failures, and whether they are new or rising."""
     found = add_up(choice.rows(FailureSignature), "source", "platform", "signature")
     rows = sorted(found, key=lambda row: -row["events"])
@@ -250,26 +216,24 @@ def failure_signatures(choice: Choice) -> Iterator[Panel]:
         "Signatures hold nothing of one device. Source unknown: texts that no error rule knows. "
         "New: not seen in the thirty days before; rising: twice as often as usual, and at least 10 times."
     )
-    table = table_of("Failures in these days", columns(tables.FAILURE_SIGNATURES, "signature"), rows, note)
-    yield Panel(Chart("Most frequent failures", names, bars, f.count, Kind.BAR), table)
+    yield Chart("Most frequent failures", names, bars, f.count, Kind.BAR)
+    yield table_of("Failures in these days", columns(tables.FAILURE_SIGNATURES, "signature"), rows, note)
 
 
-def load_profile(choice: Choice) -> Iterator[Panel]:
+def load_profile(choice: Choice) -> Parts:
     """Show the share of the heaviest 1 %, and the retries."""
     rows = list(choice.rows(LoadProfile).order_by("-day", "role"))
     shares = [(f"{row.role}s", row.day, row.top_share) for row in rows]
-    chart = _chart("Share of notifications of the heaviest 1 %", choice.days, shares, f.percent)
-    yield Panel(chart, table_of("Load by day and role", columns(tables.LOAD_PROFILE, "day"), rows))
-    tries = [(row.day, row.retry_amplification) for row in rows if row.role == "recipient"]
-    retries = [("attempts per notification", *each) for each in tries]
+    yield _chart("Share of notifications of the heaviest 1 %", choice.days, shares, f.percent)
+    yield table_of("Load by day and role", columns(tables.LOAD_PROFILE, "day"), rows)
+    tries = [("attempts per notification", row.day, row.retry_amplification) for row in rows if row.role == "recipient"]
+    yield _chart("Retries", choice.days, tries, f.ratio)
     actors = choice.rows_of_last_day(HeavyActor).order_by("role", "rank")
     note = (
         "Share: of all notifications of the role. Pseudonyms lead to nobody, and change with their key "
         "(REPORTS_PSEUDONYM_PERIOD). Five ranks share theirs, in no order: which of the five has which is not known."
     )
-    caption = f"Heaviest senders and recipients of {choice.last_day}"
-    heaviest = table_of(caption, columns(tables.HEAVY_ACTORS), actors, note)
-    yield Panel(_chart("Retries", choice.days, retries, f.ratio), heaviest)
+    yield table_of(f"Heaviest senders and recipients of {choice.last_day}", columns(tables.HEAVY_ACTORS), actors, note)
 
 
 # A night --------------------------------------------------------------------------------------------------------------
@@ -280,11 +244,10 @@ def night_of(day: date) -> dict[str, Any]:
     return {"night": night, "headline": sentences.headline(night, choice), "says": says, "tables": _tables(night)}
 
 
-def night_chart(day: date) -> Chart | None:
+def night_chart(day: date) -> Chart:
     """Return the one chart of a night: the failures of two weeks, with what was unusual."""
     choice = choose(date.fromordinal(max(1, day.toordinal() - NIGHTS + 1)), day)
-    sums = sums_by_stage(choice.rows(ErrorRate).filter(hour=None), "day")
-    return failures(choice, "day", sums, anomalies("error_rate", choice))
+    return failures(choice, "day", sums_by_stage(choice.rows(ErrorRate).filter(hour=None), "day"))
 
 
 def _tables(night: Summary) -> list[Table]:
@@ -292,27 +255,18 @@ def _tables(night: Summary) -> list[Table]:
     failing = f"More than {FAILING_RATE:.0%} failures, while nothing is known to be usual"
     churn = columns(TOKEN_CHURN, "day", without=PLACE)
     latency = columns(tables.LATENCY, "stage", without=TOGETHER)
-    what = [Cell("what", finding_words, is_figure=False)]
+    what = [Cell("what", str, is_figure=False)]
     found = (
         unusual(night.anomalies),
-        table_of(failing, (STAGE, *OF_STAGES), night.failing, is_open=True),
+        table_of(failing, OF_STAGES, night.failing, is_open=True),
         table_of("Doubts about the data", what, night.findings, is_open=True),
-        table_of("Failures by stage", (STAGE, *OF_STAGES), night.stages),
+        table_of("Failures by stage", OF_STAGES, night.stages),
         table_of("Device tokens", churn, night.churn),
         table_of("Latency", latency, night.latencies),
         table_of("New and rising failures", columns(tables.FAILURE_SIGNATURES, "signature"), night.signatures),
         table_of("Load", columns(tables.LOAD_PROFILE), night.loads),
     )
     return [table for table in found if table.rows]
-
-
-def finding_words(finding: Finding) -> str:
-    """Return one line about all failed checks of a kind: their meaning, and the figures of the newest."""
-    newest, others = finding.newest, finding.count - 1
-    meaning = CHECKS.get(newest.check_name, newest.check_name)
-    figures = f"expected {newest.expected:,}, found {newest.found:,}"
-    more = f", and {others:,} more like it" if others else ""
-    return f"{newest.day} {newest.subject}: {meaning} ({figures}){more}"
 
 
 PAGES = {

@@ -15,35 +15,19 @@ from kit.display import counted
 from pushserver.console.reports import formats as f
 from pushserver.console.reports.choice import Choice
 from spark_reports.jobs.tables import PLACE, TOKEN_CHURN, USUAL_DAYS, Kind
-from spark_reports.models import (
-    Anomaly,
-    ErrorRate,
-    FailureSignature,
-    Latency,
-    LoadProfile,
-    TokenChurn,
-    TokenLifetime,
-)
+from spark_reports.models import Anomaly, ErrorRate, FailureSignature, Latency, LoadProfile, TokenChurn, TokenLifetime
 from spark_reports.nights.summary import LOST, Summary, churn_by_day, churn_rate, sums_by_stage
 
 TOGETHER = ("platform", "bridge")  # latency also has rows for all platforms and for all bridges
 # What the events of a stage are, the most telling stage first.
-EVENTS = {
-    "dispatch": "pushes",
-    "request": "requests",
-    "registration": "registrations",
-    "query": "queries",
-    "reply": "replies",
-    "inbox": "other messages",
-}
+EVENTS = {"dispatch": "pushes", "request": "requests", "registration": "registrations", "query": "queries"}
+EVENTS |= {"reply": "replies", "inbox": "other messages"}
 DURATIONS = {
     "deliver": "pushes were delivered",
     "answer": "requests were answered",
-    "gateway": "attempts were answered by the gateway",
-    "queue": "pushes went out",
-    "reply": "replies were published",
-    "decide": "messages were decided",
+    "gateway": "attempts were answered",
 }
+DURATIONS |= {"queue": "pushes went out", "reply": "replies were published", "decide": "messages were decided"}
 MANY, MUCH, LONG = ("many", "more", "fewer"), ("much", "more", "less"), ("long", "longer", "shorter")
 WEEK = "in the week before"
 NOT_KNOWN = "What is usual is not known yet: {} of {} days."
@@ -81,16 +65,14 @@ def of_all(choice: Choice, rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def error_rates(choice: Choice) -> str:
     if worst := _worst("error_rate", choice):
-        share = f"{f.percent(worst.value)} of {EVENTS[worst.stage]} failed"
+        share = f"{f.percent(worst.value)} of {EVENTS.get(worst.stage, worst.stage)} failed"
         return f"{share}, {compared(worst.value, worst.usual, MANY, 'usual')}{_cause(choice, worst)}."
     found = {row["stage"]: row for row in sums_by_stage(choice.rows_of_last_day(ErrorRate).filter(hour=None))}
-    if not found:
+    if not (stage := next((stage for stage in EVENTS if stage in found), "")):
         return ""
-    stage = next(stage for stage in EVENTS if stage in found)
-    rate = found[stage]["failures"] / found[stage]["total"]
-    week = list(sums_by_stage(choice.week_before(ErrorRate).filter(hour=None, stage=stage)))
-    usual = week[0]["failures"] / week[0]["total"] if week else None
-    return f"{f.percent(rate)} of {found[stage]['total']:,} {EVENTS[stage]} failed, {compared(rate, usual, MANY)}."
+    row, week = found[stage], sums_by_stage(choice.week_before(ErrorRate).filter(hour=None, stage=stage))
+    words = compared(row["rate"], week[0]["rate"] if week else None, MANY)
+    return f"{f.percent(row['rate'])} of {row['total']:,} {EVENTS[stage]} failed, {words}."
 
 
 def _cause(choice: Choice, worst: Anomaly) -> str:
@@ -107,16 +89,16 @@ def _of_app(row: Any) -> str:
 
 
 def token_churn(choice: Choice) -> str:
-    days = churn_by_day(choice.rows_of_last_day(TokenChurn))
+    rows, days = choice.rows_of_last_day(TokenChurn), churn_by_day(choice.rows_of_last_day(TokenChurn))
     if not days:
         return ""
-    came, went = (sum(days[0][name] for name in TOKEN_CHURN.of_kind(kind)) for kind in (Kind.FLOW_IN, Kind.FLOW_OUT))
     if worst := _worst("churn_rate", choice):
-        row = choice.rows_of_last_day(TokenChurn).filter(**{name: getattr(worst, name) for name in PLACE}).first()
-        most = f": most {max(LOST, key=lambda name: getattr(row, name))}" if row else ""
+        [row] = rows.filter(**{name: getattr(worst, name) for name in PLACE}).values(*LOST)[:1] or [{}]
+        most = f": most {max(row, key=lambda name: row[name])}" if row else ""
         lost = f"{f.percent(worst.value)} of the device tokens{_of_app(worst)} were lost"
         return f"{lost}, {compared(worst.value, worst.usual, MANY, 'usual')}{most}."
     rate, usual = churn_rate(days) or 0.0, churn_rate(churn_by_day(choice.week_before(TokenChurn)))
+    came, went = (sum(days[0][name] for name in TOKEN_CHURN.of_kind(kind)) for kind in (Kind.FLOW_IN, Kind.FLOW_OUT))
     lost = f"{f.percent(rate)} of {days[0]['active_at_start']:,} device tokens were lost"
     return f"{lost}, {compared(rate, usual, MANY)}; {came:,} came and {went:,} went."
 
@@ -140,12 +122,12 @@ def _surviving(rows: Sequence[TokenLifetime]) -> float | None:
 
 def latency(choice: Choice) -> str:
     found = {row.stage: row for row in of_all(choice, choice.rows_of_last_day(Latency))}
-    if not found:
+    if not (stage := next((stage for stage in DURATIONS if stage in found), "")):
         return ""
-    row = found[next(stage for stage in DURATIONS if stage in found)]
-    week = of_all(choice, choice.week_before(Latency)).filter(stage=row.stage).values_list("p99_ms", flat=True)
+    row = found[stage]
+    week = of_all(choice, choice.week_before(Latency)).filter(stage=stage).values_list("p99_ms", flat=True)
     usual = median(week) if week else None
-    half = f"Half of {row.events:,} {DURATIONS[row.stage]} within {f.milliseconds(row.p50_ms)}"
+    half = f"Half of {row.events:,} {DURATIONS[stage]} within {f.milliseconds(row.p50_ms)}"
     return f"{half}, and 99 % within {f.milliseconds(row.p99_ms)}, {compared(row.p99_ms, usual, LONG)}."
 
 

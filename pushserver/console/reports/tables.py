@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Model
 from django.http import StreamingHttpResponse
 
 from pushserver.console.reports import formats as f
@@ -14,8 +13,6 @@ from spark_reports.jobs.tables import Table as Definition
 
 # The maximum of rows in a table. The CSV file has all rows.
 MAX_ROWS = 200
-# A table with more columns has a tighter layout.
-WIDE = 12
 # The first characters of a text that a spreadsheet treats as a formula.
 _FORMULA = ("=", "+", "-", "@")
 FORMATS: dict[Kind | None, Callable[[Any], object]] = {
@@ -50,9 +47,8 @@ class Table:
     note: str = ""
     is_open: bool = False
 
-    @property
-    def is_wide(self) -> bool:
-        return len(self.head) > WIDE
+    def __bool__(self) -> bool:
+        return bool(self.rows)
 
     @property
     def body(self) -> list[list[tuple[object, bool]]]:
@@ -96,19 +92,12 @@ def _cell(name: str, column: Column | None) -> Cell:
     if name.endswith("_low"):
         high = f"{name.removesuffix('_low')}_high"
         return Cell(column.title, lambda row: f.interval(_value(row, name), _value(row, high)))
-    return Cell(column.title, lambda row: FORMATS[column.kind](_value(row, name)), column.kind in FIGURES)
-
-
-FIGURES = FORMATS.keys() - {None, Kind.FIRST, Kind.LAST}
+    is_figure = column.kind not in {None, Kind.FIRST, Kind.LAST}
+    return Cell(column.title, lambda row: FORMATS[column.kind](_value(row, name)), is_figure)
 
 
 def _value(row: Any, name: str) -> Any:
     return row[name] if isinstance(row, Mapping) else getattr(row, name)
-
-
-def columns_of(model: type[Model]) -> list[str]:
-    """Return the columns of a report's CSV file, as docs/figures.md documents them."""
-    return [column.name for column in model._meta.concrete_fields if not column.primary_key]  # noqa: SLF001
 
 
 class _Echo:
