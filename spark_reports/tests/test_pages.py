@@ -17,7 +17,8 @@ from django.utils import timezone
 
 from pushserver.console.reports.formats import milliseconds, percent, wilson
 from pushserver.console.reports.panels import PAGES
-from spark_reports.models import PublishedDay, ReportRun
+from pushserver.console.reports.sentences import MANY, compared
+from spark_reports.models import Anomaly, FailureSignature, PublishedDay, ReportRun
 from spark_reports.nights import status
 from spark_reports.running import parts
 from tests.rig import reports
@@ -145,11 +146,72 @@ def test_small_rates_keep_their_digits_and_durations_have_the_unit_that_fits(sho
     assert {value: shown_by(value) for value in values} == values
 
 
+# Sentences ------------------------------------------------------------------------------------------------------------
+WEEK = "in the week before"
+SENTENCES = {
+    "error-rates": f"5.0 % of 200 pushes failed, about as many as {WEEK}.",
+    "token-churn": f"2.0 % of 1,000 device tokens were lost, about as many as {WEEK}; 35 came and 20 went.",
+    "token-lifetime": "84.0 % of device tokens live for 4 weeks or longer, about as many as a week before.",
+    "latency": f"Half of 321 requests were answered within 87 ms, and 99 % within 1.2 s, about as long as {WEEK}.",
+    "failure-signatures": "No failure is new or rising, and there were about as many as on a day "
+    f"{WEEK}: most of all =HYPERLINK(x) (42 times).",
+    "load-profile": f"1 % of the recipients had 21.0 % of the notifications, about as much as {WEEK}; "
+    "each push took 1.10 attempts.",
+}
+
+
+@every_report
+def test_a_report_without_anomalies_begins_with_a_sentence_that_compares_it_with_last_week(admin_client, slug):
+    for days_ago in range(8):
+        reports.make_night(DAY - timedelta(days=days_ago))
+    Anomaly.objects.all().delete()
+    FailureSignature.objects.update(is_new=False, is_rising=False)
+
+    html = html_of(admin_client, f"{slug}/")
+
+    assert f'<p class="verdict">{SENTENCES[slug]}</p>' in html
+    assert f"<dd>{SENTENCES[slug]}</dd>" in html_of(admin_client, "")
+
+
+@pytest.mark.parametrize(
+    ("slug", "sentence"),
+    [
+        ("error-rates", "30.0 % of pushes failed, 6 times as many as usual: unregistered of im.status.ethereum."),
+        (
+            "token-churn",
+            "4.0 % of the device tokens of im.status.ethereum were lost, twice as many as usual: most unre",
+        ),
+        ("failure-signatures", "1 failure new: most of all =HYPERLINK(x) (42 times)."),
+    ],
+)
+def test_a_report_begins_with_what_is_most_unusual(admin_client, slug, sentence):
+    reports.make_night(DAY)
+    reports.make_anomaly(DAY, total=20, stage="reply")  # of fewer events
+    reports.make_anomaly(DAY, figure="churn_rate", stage="churn", value=0.04, usual=0.02)
+
+    html = html_of(admin_client, f"{slug}/")
+
+    assert f'<p class="verdict">{sentence}' in html
+
+
+@pytest.mark.parametrize(
+    ("value", "usual", "words"),
+    [
+        *((3.1, 1.5, "twice as many as usual"), (9, 1, "9 times as many as usual"), (1, 0, "more than usual")),
+        *((1.5, 1, "half as many again as usual"), (1, 1, "about as many as usual"), (0, 0, "about as many as usual")),
+        *((0.5, 1, "fewer than usual"), (1, None, "with no earlier days to compare with")),
+    ],
+)
+def test_a_figure_is_compared_in_words(value, usual, words):
+    assert compared(value, usual, MANY, "usual") == words
+
+
 # Missing and doubtful figures -----------------------------------------------------------------------------------------
 @every_report
 def test_a_page_without_rows_says_whether_reports_are_missing(admin_client, slug):
     html = html_of(admin_client, f"{slug}/")
     assert "No data yet" in html
+    assert "There is no data for" in html
     assert "The first reports come after" in html
     assert '<svg class="plot"' not in html
 
@@ -356,7 +418,10 @@ def test_flags_stand_on_the_page_of_their_report(admin_client, slug, figure):
     reports.make_anomaly(DAY, figure=figure, z_score=12.5)
     reports.make_anomaly(DAY, figure="another", z_score=99.9)
     html = html_of(admin_client, f"{slug}/")
-    assert html.count("0.0 % to 12.0 %") == 1
+    line = {"error_rate": "dispatch", "churn_rate": "churn rate"}[figure]
+    assert re.findall(r'data-first="13" data-last="13" data-line="([^"]*)">11-20 dispatch ios', html) == [line]
+    assert '<details class="folded" open><summary>Unusual</summary>' in html
+    assert html.count("usually 0.0 % to 12.0 %") == 1
     assert "12.5" not in html
 
 
