@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from pushserver.console.reports import formats as f
-from pushserver.console.reports import sentences
+from pushserver.console.reports import sentences as say
 from pushserver.console.reports.choice import Choice, choose
 from pushserver.console.reports.sentences import TOGETHER, anomalies, of_all
 from pushserver.console.reports.tables import MAX_ROWS, Cell, Table, columns, table_of
@@ -241,7 +241,7 @@ def night_of(day: date) -> dict[str, Any]:
     """Return what the page and the mail of a night show: its sentences, and its tables."""
     night, choice = summarise(day), choose(day, day)
     says = [(page, page.sentence(choice)) for page in PAGES.values()] if night.published else []
-    return {"night": night, "headline": sentences.headline(night, choice), "says": says, "tables": _tables(night)}
+    return {"night": night, "headline": say.headline(night, choice), "says": says, "tables": _tables(night)}
 
 
 def night_chart(day: date) -> Chart:
@@ -269,23 +269,16 @@ def _tables(night: Summary) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-PAGES = {
-    page.slug: page
-    for page in (
-        ReportPage(
-            *(ErrorRate, ("stage", *PLACE), error_rates, sentences.error_rates),
-            {"anomalies": partial(anomalies, "error_rate")},
-        ),
-        ReportPage(
-            *(TokenChurn, PLACE, token_churn, sentences.token_churn),
-            {"anomalies": partial(anomalies, "churn_rate")},
-        ),
-        ReportPage(TokenLifetime, PLACE, token_lifetime, sentences.token_lifetime, {}),
-        ReportPage(Latency, ("stage", *TOGETHER), latency, sentences.latency, {}),
-        ReportPage(FailureSignature, ("platform",), failure_signatures, sentences.failure_signatures, {}),
-        ReportPage(
-            *(LoadProfile, (), load_profile, sentences.load_profile),
-            {"heavy-actors": lambda choice: choice.rows(HeavyActor)},
-        ),
-    )
-}
+_PAGES = (
+    ReportPage(
+        ErrorRate, ("stage", *PLACE), error_rates, say.error_rates, {"anomalies": partial(anomalies, "error_rate")}
+    ),
+    ReportPage(TokenChurn, PLACE, token_churn, say.token_churn, {"anomalies": partial(anomalies, "churn_rate")}),
+    ReportPage(TokenLifetime, PLACE, token_lifetime, say.token_lifetime, {}),
+    ReportPage(Latency, ("stage", *TOGETHER), latency, say.latency, {}),
+    ReportPage(FailureSignature, ("platform",), failure_signatures, say.failure_signatures, {}),
+    ReportPage(
+        LoadProfile, (), load_profile, say.load_profile, {"heavy-actors": lambda choice: choice.rows(HeavyActor)}
+    ),
+)
+PAGES = {page.slug: page for page in _PAGES}
