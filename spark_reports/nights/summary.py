@@ -26,7 +26,7 @@ MAX_SIGNATURES = 10
 # While nothing is known to be usual, a stage that fails more than this is highlighted.
 FAILING_RATE = 0.05
 LOST = TOKEN_CHURN.of_kind(Kind.FLOW_OUT)
-SUMS: Mapping[Kind, Callable[[str], Aggregate]] = {
+SUMS: Mapping[Kind | None, Callable[[str], Aggregate]] = {
     **dict.fromkeys((Kind.COUNT, *FLOWS), Sum),
     Kind.FIRST: Min,
     Kind.LAST: Max,
@@ -138,9 +138,8 @@ def add_up(rows: QuerySet[Any], *keys: str) -> list[dict[str, Any]]:
 
 
 def _sum_of(column: Column) -> Aggregate | None:
-    if column.type == Type.BOOLEAN:
-        return BoolOr(column.name)
-    return SUMS[column.kind](column.name) if column.kind in SUMS else None
+    added_up = BoolOr if column.type == Type.BOOLEAN else SUMS.get(column.kind)
+    return added_up(column.name) if added_up else None
 
 
 def churn_by_day(rows: QuerySet[TokenChurn]) -> list[dict[str, Any]]:
