@@ -186,7 +186,7 @@ def test_a_report_without_anomalies_begins_with_a_sentence_that_compares_it_with
 )
 def test_a_report_begins_with_what_is_most_unusual(admin_client, slug, sentence):
     reports.make_night(DAY)
-    reports.make_anomaly(DAY, total=20, stage="reply")  # of fewer events
+    reports.make_anomaly(DAY, events=10, total=20, stage="reply")  # of fewer events
     reports.make_anomaly(DAY, figure="churn_rate", stage="churn", value=0.04, usual=0.02)
 
     html = html_of(admin_client, f"{slug}/")
@@ -415,6 +415,8 @@ def test_more_days_cost_no_more_queries(admin_client, slug):
 @pytest.mark.parametrize(("slug", "figure"), [("error-rates", "error_rate"), ("token-churn", "churn_rate")])
 def test_flags_stand_on_the_page_of_their_report(admin_client, slug, figure):
     reports.publish(DAY)
+    reports.make_rate(DAY)
+    reports.make_churn(DAY)
     reports.make_anomaly(DAY, figure=figure, z_score=12.5)
     reports.make_anomaly(DAY, figure="another", z_score=99.9)
     html = html_of(admin_client, f"{slug}/")

@@ -93,10 +93,11 @@ def _label(moment: date | int) -> str:
 # Error rates ----------------------------------------------------------------------------------------------------------
 def error_rates(choice: Choice) -> Parts:
     """Show the share of failures by stage as chart and table, and the outcomes of the last day."""
-    yield unusual(anomalies("error_rate", choice))
+    flagged = anomalies("error_rate", choice)
+    yield unusual(flagged)
     moment = "hour" if choice.first == choice.last else "day"
     sums = sums_by_stage(choice.rows(ErrorRate).filter(hour__isnull=moment == "day"), moment)
-    yield failures(choice, moment, sums)
+    yield failures(choice, moment, sums, flagged)
     at = Cell(f"{moment} (UTC)", lambda row: _label(row["hour"]) if moment == "hour" else row["day"], is_figure=False)
     newest_first = sorted(sums, key=itemgetter(moment), reverse=True)
     yield table_of(f"Share of failures by {moment} and stage", (at, *OF_STAGES), newest_first)
@@ -108,17 +109,17 @@ def error_rates(choice: Choice) -> Parts:
     yield table_of(f"Outcomes of {choice.last_day}", cells, rows, note)
 
 
-def failures(choice: Choice, moment: str, sums: Iterable[Mapping[str, Any]]) -> Chart:
+def failures(choice: Choice, moment: str, sums: Iterable[Mapping[str, Any]], flagged: Iterable[Anomaly]) -> Chart:
     """Return the chart of the share of failures by stage. By day, it marks what was unusual."""
     rates = [(row["stage"], row[moment], row["rate"]) for row in sums]
-    moments, marked = (choice.days, "error_rate") if moment == "day" else (range(24), "")
-    marks = _marks(choice, marked, attrgetter("stage"))
+    moments, flagged = (choice.days, flagged) if moment == "day" else (range(24), ())
+    marks = _marks(choice, flagged, attrgetter("stage"))
     return _chart(f"Share of failures by {moment} and stage", moments, rates, f.percent, marks)
 
 
-def _marks(choice: Choice, figure: str, line: Callable[[Anomaly], str]) -> Iterator[Event]:
-    """Yield a mark on the curves of a chart for each anomaly of a figure."""
-    for row in anomalies(figure, choice):
+def _marks(choice: Choice, flagged: Iterable[Anomaly], line: Callable[[Anomaly], str]) -> Iterator[Event]:
+    """Yield a mark on a line of a chart for each anomaly."""
+    for row in flagged:
         at = choice.days.index(row.day)
         place = " ".join(filter(None, (row.stage, row.platform, row.app_topic, row.bridge)))
         words = f"{place}: {f.percent(row.value)}, usually {f.interval(row.band_low, row.band_high)}"
@@ -133,10 +134,11 @@ def unusual(rows: Iterable[Anomaly]) -> Table:
 # Tokens ---------------------------------------------------------------------------------------------------------------
 def token_churn(choice: Choice) -> Parts:
     """Show the churn rate, the tokens that came and went, and the churn of the last day by place."""
-    yield unusual(anomalies("churn_rate", choice))
+    flagged = anomalies("churn_rate", choice)
+    yield unusual(flagged)
     days = churn_by_day(choice.rows(TokenChurn))
     rates = [("churn rate", row["day"], row["churn_rate"]) for row in days]
-    marks = _marks(choice, "churn_rate", lambda _row: "churn rate")
+    marks = _marks(choice, flagged, lambda _row: "churn rate")
     note = (
         "Start + new + returned + moved in - unregistered - died - expired - moved out = end; the rest is unexplained."
     )
@@ -247,7 +249,8 @@ def night_of(day: date) -> dict[str, Any]:
 def night_chart(day: date) -> Chart:
     """Return the one chart of a night: the failures of two weeks, with what was unusual."""
     choice = choose(date.fromordinal(max(1, day.toordinal() - NIGHTS + 1)), day)
-    return failures(choice, "day", sums_by_stage(choice.rows(ErrorRate).filter(hour=None), "day"))
+    sums = sums_by_stage(choice.rows(ErrorRate).filter(hour=None), "day")
+    return failures(choice, "day", sums, anomalies("error_rate", choice))
 
 
 def _tables(night: Summary) -> list[Table]:
