@@ -181,7 +181,7 @@ def test_a_report_without_anomalies_begins_with_a_sentence_that_compares_it_with
             "token-churn",
             "4.0 % of the device tokens of im.status.ethereum were lost, twice as many as usual: most unre",
         ),
-        ("failure-signatures", "1 failure new: most of all =HYPERLINK(x) (42 times)."),
+        ("failure-signatures", "1 failure is new: most of all =HYPERLINK(x) (42 times)."),
     ],
 )
 def test_a_report_begins_with_what_is_most_unusual(admin_client, slug, sentence):

@@ -137,9 +137,9 @@ def failure_signatures(choice: Choice) -> str:
         return ""
     new, rising = sum(row.is_new for row in rows), sum(row.is_rising and not row.is_new for row in rows)
     first = f"{f.plain(rows[0].signature)} ({counted(rows[0].events, 'time')})"
-    if new or rising:
-        kinds = [f"{counted(new, 'failure')} new"] * bool(new) + [f"{rising:,} more frequent than usual"] * bool(rising)
-        return f"{', '.join(kinds)}: most of all {first}."
+    kinds = [(new, "new"), (rising, "more frequent than usual")]
+    if found := [f"{counted(number, 'failure is', 'failures are')} {kind}" for number, kind in kinds if number]:
+        return f"{', '.join(found)}: most of all {first}."
     week = choice.week_before(FailureSignature).values_list("day", "events")
     usual = sum(events for _, events in week) / len({day for day, _ in week}) if week else None
     words = compared(sum(row.events for row in rows), usual, MANY, f"on a day {WEEK}")
