@@ -4,7 +4,7 @@ Rules: only attributes with the names of `NAMES` and `LOCATIONS` leave, and only
 tokens, access tokens, keys, hashes, topics, installations and JIDs have no name here, and are also refused as the value
 of another attribute. No other thread waits for the collector: while it is unavailable, spans and errors are dropped.
 
-No other module imports that protocol. OpenTelemetry's SDK is not used (docs/decisions/0145).
+No other module imports that protocol. OpenTelemetry's SDK is not used (docs/decisions/0144).
 """
 
 import atexit

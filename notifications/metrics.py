@@ -21,8 +21,7 @@ NOTIFICATIONS = Counter(
     "Notifications of all requests, by verdict: deliver, suppressed by the recipient's rules, duplicate, wrong_token, "
     "not_registered, coalesced into another one to the same address, overloaded. "
     "When it moves: overloaded means that a queue is full, see pushserver_queue_waiting; "
-    "many wrong_token or not_registered come from senders with outdated registrations; many coalesced ones come from "
-    "a flood, or from an address that cannot be reached.",
+    "many wrong_token or not_registered come from outdated senders; many coalesced ones from a flood.",
     ["verdict"],
 )
 BEYOND_LIMITS = Counter(
@@ -86,14 +85,13 @@ GATEWAY_OUTAGES = Counter(
     "pushserver_gateway_outages_total",
     "Outages of a gateway: no push of a batch reached it. "
     "When it moves: check that the gateway runs and that the network reaches it. One push every five seconds probes "
-    "it, and the waiting pushes are sent when one arrives.",
+    "it.",
     ["gateway"],
 )
 LEFT_BEHIND = Counter(
     "pushserver_left_behind_total",
-    "Work of dead or hanging workers that another worker took over, by kind: pushes under way, requests without an "
-    "answer, replies that were not published. "
-    "When it moves: a worker was killed, or the database was unreachable; replies also wait for a node that takes "
-    "them. Nothing is lost; look at the logs of that time.",
+    "Work of dead or hanging workers that another worker took over. "
+    "When it moves: a worker was killed, or the database was unreachable. Nothing is lost; look at the logs of that "
+    "time.",
     ["kind"],
 )

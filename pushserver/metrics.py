@@ -191,10 +191,10 @@ def _section(title: str, source: object) -> Iterator[str]:
     yield from (
         f"## {title}",
         "",
-        "| metric | kind, labels | what it is | when it moves |",
-        "| --- | --- | --- | --- |",
+        "| metric, kind, labels | what it is | when it moves |",
+        "| --- | --- | --- |",
     )
     for entry in entries(source):
-        labels = ", ".join([entry.kind, *(f"`{label}`" for label in entry.labels)])
-        yield f"| `{entry.name}` | {labels} | {entry.meaning} | {entry.advice} |"
+        name = ", ".join([f"`{entry.name}`", entry.kind, *(f"`{label}`" for label in entry.labels)])
+        yield f"| {name} | {entry.meaning} | {entry.advice} |"
     yield ""

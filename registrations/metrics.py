@@ -7,7 +7,7 @@ from kit.telemetry import StoredGauge
 REGISTRATIONS = Counter(
     "pushserver_registrations_total",
     "Registrations received, by decision: register, unregister, retransmission, or the refusal. "
-    "When it moves: many stale_version are clients that miss our answers, see pushserver_replies_*. Many malformed are "
+    "When it moves: many stale_version are clients that miss our answers. Many malformed are "
     "a client version with another format. implausible_token and bad_app_topic are made-up registrations. "
     "too_many_installations, too_many_new and full are quotas, see docs/limits.md.",
     ["outcome"],

@@ -87,7 +87,6 @@ STORE_WINDOW_SECONDS = BatchHistogram(
 STORE_PAGES = Counter(
     "pushserver_bridge_store_pages_total",
     "Pages read from the store; loop is fast, minute, slow, or topics for topics that are new to us. "
-    "All but topics, divided by the count of windows, are the pages of a window. "
     "When it moves: it follows the traffic of the shard; a jump without traffic is an outage being caught up with.",
     ["node", "loop"],
 )
@@ -99,8 +98,8 @@ STORE_ERRORS = Counter(
 )
 MESSAGE_SKEW_SECONDS = BatchHistogram(
     "pushserver_bridge_message_skew_seconds",
-    "Our clock at reception minus the sender's timestamp, of live messages for us; negative is a sender's clock ahead. "
-    "It has no `_sum` and `_count`, as OpenMetrics requires for values below zero: the bucket `+Inf` is the count. "
+    "Our clock at reception minus the sender's timestamp, of live messages for us; negative is a sender's clock "
+    "ahead. The bucket `+Inf` is the count, as OpenMetrics has none for values below zero. "
     "When it moves: all senders at once means our clock or the node's is wrong; stores refuse messages 20 s off.",
     ["node"],
     buckets=(-20, -5, -1, -0.25, 0, 0.1, 0.25, 0.5, 1, 2.5, 5, 20, 60),
@@ -177,7 +176,7 @@ PUBLISH_ERRORS = Counter(
     "Failed attempts to publish at a node, by status of the answer, or `unreachable`, `no_peers`, `rate_limited`, "
     "`slow`. Another node or a later attempt follows. "
     "When it moves: `no_peers` is a node without peers; 413 or 400 a --max-msg-size that is too small; `slow` a node "
-    "that took half a second while another took the reply.",
+    "that took half a second.",
     ["node", "code"],
 )
 PUBLISH_SECONDS = BatchHistogram(

@@ -6,7 +6,7 @@ time of the database now and then, and continues it with its monotonic clock. Re
 refuse messages that are dated 20 seconds off.
 
 The database's own clock may leap, too, and everything that waits would expire. So a process that ran before does not
-follow a leap ahead that its machine's clock did not make (docs/decisions/0142).
+follow a leap ahead that its machine's clock did not make (docs/decisions/0141).
 
 Also here: the UTC days to which rows belong by their times (`kit.db.partitions`).
 """

@@ -1,7 +1,7 @@
 """Settings of PostgreSQL sessions: timeouts, and what our query plans need. It imports no Django: the settings read it.
 
 Each setting is here, with the statements that need it, and nowhere else. An operator's server has other defaults than
-the embedded one (docs/decisions/0142).
+the embedded one (docs/decisions/0141).
 """
 
 from collections.abc import Mapping

@@ -366,7 +366,7 @@ def test_the_three_worst_indicators_have_a_remedy_and_a_link(admin_client: Clien
     assert 'href="/admin/notifications/channel/?halted=tripped"' in worst
     assert "Start <code>celery -A pushserver.worker worker -Q keys</code>" in worst
     steps = re.findall(r'href="([^"]*)">Step by step<', worst)
-    assert all("How to be sure" in words_of(admin_client, step) for step in steps)
+    assert all("Verification" in words_of(admin_client, step) for step in steps)
 
 
 def test_figures_of_the_last_hour_are_charts_with_words(admin_client: Client) -> None:

@@ -77,7 +77,7 @@ def slices(envelopes: Iterable[Envelope]) -> Iterator[list[Envelope]]:
 def insert_values(envelopes: Sequence[Envelope], *, source: str, path: Path, received_at: datetime) -> list[Any]:
     """Return the values for `INSERT`, each hash once. The envelopes are due now, however long ago they came.
 
-    Now is the time of the database: a process that goes by another one (docs/decisions/0142) would write times older
+    Now is the time of the database: a process that goes by another one (docs/decisions/0141) would write times older
     than the marks of the workers.
 
     All callers use the same order, which prevents deadlocks: several paths bring the same envelopes at the same time

@@ -3,7 +3,8 @@
 Waiting helps only with codes of Apple or Google. Codes about our own gorush need an operator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from notifications.gateways.gorush.errors import SeedRule, seed_rules
 
@@ -94,13 +95,24 @@ def _advices() -> Iterator[str]:
 
 
 def _section(platform: str, title: str, rules: tuple[SeedRule, ...]) -> Iterator[str]:
+    """Yield the table of a platform. Rules that follow each other and say the same share a row."""
     yield from (f"## Errors of {title}", "", "| text | class | code | remark |", "| --- | --- | --- | --- |")
-    yield from (_row(rule) for rule in rules if rule.platform == platform)
+    for said, same in groupby((rule for rule in rules if rule.platform == platform), _said):
+        yield f"| {_texts(same)} | {' | '.join(said)} |"
     yield ""
 
 
-def _row(rule: SeedRule) -> str:
-    text = f"{rule.match} `{rule.text}`" if rule.text else "an empty text"
+def _said(rule: SeedRule) -> tuple[str, str, str]:
+    """Return what the row of a rule says: class, code and remark. Most rules of Apple have their text as their code."""
     pause = f"retried after {rule.retry_base_seconds} s" if rule.retry_base_seconds else ""
     remark = "; ".join(filter(None, (rule.remark, "guarded" if rule.is_guarded else "", pause)))
-    return f"| {text} | `{rule.outcome}` | `{rule.code}` | {remark} |"
+    is_own = rule.text == rule.code
+    return f"`{rule.outcome}`", "its text" if is_own else f"`{rule.code}`", remark
+
+
+def _texts(rules: Iterable[SeedRule]) -> str:
+    """Return the texts that rules look for, by the way in which they compare."""
+    ways = groupby(rules, lambda rule: rule.match)
+    return "; ".join(
+        f"{way} {', '.join(f'`{rule.text}`' if rule.text else 'nothing' for rule in same)}" for way, same in ways
+    )

@@ -29,8 +29,8 @@ OPEN = StoredGauge(
 )
 QUEUE_WAITING = StoredGauge(
     "pushserver_queue_waiting",
-    "Notifications that wait in each queue, as they were counted some seconds ago, by gateway, platform and app, and "
-    "whether something was delivered to the address before. Apps that nothing was delivered to yet are `other`. "
+    "Notifications that wait in each queue, counted some seconds ago. Apps that nothing was delivered to yet are "
+    "`other`. "
     "When it moves: a halt covers the queue, or Apple or Google are slow; a full queue refuses what comes for it, and "
     "only that.",
     labelnames=("gateway", "platform", "app", "proven"),
@@ -66,7 +66,7 @@ UNANSWERED_AGE_SECONDS = StoredGauge(
 )
 CHANNELS = StoredGauge(
     "pushserver_channels",
-    "Apps by state. "
+    "Apps, by their state. "
     "When it moves: a tripped or paused one sends nothing; the console says since when, by whom and why.",
     labelnames=("state",),
     sql=f"""

@@ -44,9 +44,8 @@ _PAGE = re.compile(rf"(({DECISIONS}|{INSTALLATION}|{MONITORING}|{RUNBOOKS})/)?[A
 _ELSEWHERE = re.compile(r"[a-z]+:|/")
 _HEADING = re.compile(r"#+ (.+)")
 _SETTING = re.compile(r"\| `([A-Z][A-Z_0-9]+)` \|")
-# A row of the index: a question and the link to its answer, or the link to a runbook and the sentence of its alert.
-_QUESTION = re.compile(r"\| ([^…|\[]+\?) \| \[[^\]]+\]\(([^)]+)\)")
-_RUNBOOK = re.compile(rf"\| \[\w+\]\(({RUNBOOKS}/\w+)\.md\) \| ([^|]+) \|")
+# A line of the index: a question and the link to its answer.
+_QUESTION = re.compile(r"\* ([^…\[\n]+\?) \[[^\]]+\]\(([^)]+)\)")
 _READERS = re.compile(r"^For [^:.]+: ")
 _MARKUP = re.compile(r"[`*]|\[([^\]]+)\]\([^)]+\)")
 MAX_FOUND = 20
@@ -114,10 +113,9 @@ def read_page(name: str) -> Page | None:
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         _prepare(token, following, name)
     html = renderer.renderer.render(tokens[3:], renderer.options, {})
-    alert = title if name in _alerts() else ""
-    title = _alerts().get(name, title.replace("`", ""))
+    alert = name.rpartition("/")[2] if name.startswith(RUNBOOKS) else ""
     about = "" if alert or name.startswith(DECISIONS) else _about(name)
-    return Page(name, title, mark_safe(html), alert, about)  # noqa: S308 - from our own files, without their HTML
+    return Page(name, title.replace("`", ""), mark_safe(html), alert, about)  # noqa: S308 - from our own files, without their HTML
 
 
 def _about(name: str) -> str:
@@ -125,12 +123,6 @@ def _about(name: str) -> str:
     paragraph = " ".join(_source(name).split("\n\n")[1:2]).replace("\n", " ")
     sentence = re.split(r"(?<=[.?!]) ", _READERS.sub("", paragraph))[0]
     return _MARKUP.sub(r"\1", sentence).strip()
-
-
-@lru_cache
-def _alerts() -> dict[str, str]:
-    """Return the sentence of each runbook, which the index has."""
-    return {name: sentence.replace("`", "") for name, sentence in _RUNBOOK.findall(_source("README"))}
 
 
 def _source(name: str) -> str:

@@ -21,7 +21,7 @@ INBOX_DEPTH = StoredGauge(
 )
 INBOX_POSTPONED = StoredGauge(
     "pushserver_inbox_unproven_waiting",
-    "Envelopes about no proven address that wait because more came than could be decided, counted up to 100 000. "
+    "Envelopes about no proven address that wait because more came than could be decided, up to 100 000. "
     "When it moves: somebody floods the server, see the processed envelopes by outcome; or workers are too few. At "
     "200 000 the oldest are dropped as `overload`.",
     sql=f"""

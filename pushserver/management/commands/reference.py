@@ -46,9 +46,9 @@ def settings_page() -> str:
 
 
 def _section(title: str, own: Iterator[Setting]) -> Iterator[str]:
-    yield from (f"## {title}", "", "| setting | default | value | meaning |", "| --- | --- | --- | --- |")
+    yield from (f"## {title}", "", "| setting | value; default | meaning |", "| --- | --- | --- |")
     for setting in own:
-        yield f"| `{setting.name}` | {setting.default} | {_value(setting)} | {meanings()[setting.name]} |"
+        yield f"| `{setting.name}` | {_value(setting)}; {setting.default} | {meanings()[setting.name]} |"
     yield ""
 
 
