@@ -174,8 +174,8 @@ def test_the_index_names_each_decision_by_its_heading() -> None:
 GENERATED = {ROOT / "docs" / name for name in [*MADE_PAGES, "figures.md"]}
 MAX_WORDS = {
     "pages at the root": ([ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")], 3_000),
-    "hand-written documents": (sorted({*(ROOT / "docs").rglob("*.md")} - GENERATED), 27_900),
-    "generated documents": (sorted(GENERATED), 15_050),
+    "hand-written documents": (sorted({*(ROOT / "docs").rglob("*.md")} - GENERATED), 28_100),
+    "generated documents": (sorted(GENERATED), 14_600),
 }
 
 
