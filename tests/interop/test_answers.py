@@ -20,8 +20,8 @@ from embedded.gorush.server import CONFIG
 from embedded.servers.ports import free_port
 from notifications.gateways.gorush.push_api import device_token
 from notifications.messages import Outcome
-from pushserver.console.checks.engine import complaints_of
-from pushserver.console.checks.gorush import RULES, Expectations, Reading, read_config, read_counters, read_version
+from pushserver.console.checks.gorush import RULES, Reading, read_config, read_counters, read_version
+from pushserver.console.checks.peers import complaints_of
 from registrations.messages import TokenType
 from tests.rig.peers import Server, Servers, new_push, send
 from tests.rig.server import wait_until
@@ -143,9 +143,7 @@ def test_the_version_and_the_settings_that_the_config_check_reads_are_shown(serv
     counters = read_counters(orjson.dumps(server.ask("GET", "/api/stat/app").body))
     reading = Reading(True, read_config(answer.body), read_version(orjson.dumps(version.body)), counters)
     assert reading.version
-    assert [complaint.id for complaint in complaints_of(RULES, reading, Expectations(concurrency=64))] == [
-        "tokens_in_log"
-    ]
+    assert [complaint.id for complaint in complaints_of(RULES, reading)] == ["tokens_in_log"]
 
 
 # Faults of a whole gorush, rather than of one push --------------------------------------------------------------------

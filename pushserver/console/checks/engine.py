@@ -1,20 +1,19 @@
-"""Engine of the config checks: rules about a kind of peer, tried on what each peer says about itself.
+"""Engine of the config checks: it asks the peers, and saves the complaints about each as a notice in the status cache.
 
-A module for each kind of peer reads the answers and has the rules. The complaints are saved as notices in the status
-cache, for `/readyz` and the console.
+`/readyz` and the console read the notices. A module for each kind of peer reads the answers and has the rules.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import structlog
 
 from kit.display import host_of
-from kit.http import new_client, submit
+from kit.http import ask, new_client, submit
 from kit.processes.status import StatusCache
 from pushserver.console.checks.peers import UNREACHABLE, Complaint, Peer
 
@@ -27,44 +26,8 @@ TIMEOUT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
-# Asking and judging ---------------------------------------------------------------------------------------------------
-class Answers(Protocol):
-    """What a peer says about itself. A peer that is not reachable gave no answer at all."""
-
-    @property
-    def is_reachable(self) -> bool: ...
-
-
-R = TypeVar("R", bound=Answers)
-E = TypeVar("E")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[R, E]):
-    """A fault that a peer may have. ``find`` compares its answers with what we expect of it.
-
-    A result that is true is the fault. ``problem`` may contain it as ``{found}``, beside ``{peer}``, the answers, and
-    ``{ours}``, the expectations. The other texts are fixed. No text may contain words of the peer: its configuration
-    holds secrets, and `/readyz` is public.
-    """
-
-    id: str
-    find: Callable[[R, E], Any]
-    problem: str
-    why: str
-    action: str
-
-    def complaint(self, peer: R, ours: E) -> Complaint | None:
-        """Return the complaint about a peer with this fault."""
-        found = self.find(peer, ours)
-        problem = self.problem.format(found=found, peer=peer, ours=ours) if found else ""
-        return Complaint(self.id, problem, self.why, self.action) if found else None
-
-
-def complaints_of(rules: Sequence[Rule[R, E]], peer: R, ours: E) -> list[Complaint]:
-    """Return the complaints about a peer. One that does not answer has no other fault."""
-    tried = [rule for rule in rules if peer.is_reachable is not (rule.id == UNREACHABLE)]
-    return [complaint for rule in tried if (complaint := rule.complaint(peer, ours))]
+# Asking ---------------------------------------------------------------------------------------------------------------
+R = TypeVar("R")
 
 
 def read_all(read: Callable[[httpx.AsyncClient, str], Awaitable[R]], urls: Sequence[str]) -> list[R]:
@@ -75,6 +38,18 @@ def read_all(read: Callable[[httpx.AsyncClient, str], Awaitable[R]], urls: Seque
             return await asyncio.gather(*(read(client, url) for url in urls))
 
     return submit(gather()).result()
+
+
+async def ask_peer(
+    client: httpx.AsyncClient, url: str, method: str = "GET", **request: Any
+) -> httpx.Response | None:
+    """Return the answer, or None when no server answers in time. An answer that breaks HTTP counts as a 502."""
+    try:
+        return await ask(client, method, url, seconds=TIMEOUT_SECONDS, **request)
+    except httpx.RemoteProtocolError:
+        return httpx.Response(502)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
 
 
 # Notices --------------------------------------------------------------------------------------------------------------

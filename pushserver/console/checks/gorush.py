@@ -17,12 +17,12 @@ import yaml
 from django.conf import settings
 from django.db.models import Count
 
-from kit.http import MAX_CONNECTIONS, ask
+from kit.http import MAX_CONNECTIONS
 from notifications.gateways.gorush.errors import NAMES
 from notifications.messages import Outcome
 from notifications.models import Attempt
-from pushserver.console.checks.engine import TIMEOUT_SECONDS, NoticeCache, Rule, complaints_of, read_all
-from pushserver.console.checks.peers import UNREACHABLE
+from pushserver.console.checks.engine import NoticeCache, ask_peer, read_all
+from pushserver.console.checks.peers import UNREACHABLE, Rule, complaints_of
 from registrations.models import Route
 
 NOTICES = NoticeCache("gorush")
@@ -33,17 +33,24 @@ LONGEST_PUSH = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answers of one gorush in one check. A part is empty or None when that answer was missing or unreadable.
+    """The answers of one gorush in one check, and what we need of it. An answer that was missing or unreadable is empty
+    or None.
 
     ``values`` are its configuration, by gorush's own names (`core.sync`). They are read one by one, as flags, numbers
     or known words, so that no secret gets any further. ``counters`` are the pushes that failed at Apple (`ios`) or
-    Google (`android`) since gorush started.
+    Google (`android`) since gorush started, and ``previous`` those of the check before. ``failures`` counts our failed
+    attempts on each platform, since shortly before that check.
     """
 
     is_reachable: bool
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: tuple[int, ...] | None = None
     counters: Mapping[str, int] | None = None
+    previous: Mapping[str, int] | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    platforms: frozenset[str] = frozenset(NAMES.values())  # those that active routes lead to
+    is_hook_open: bool = False  # our webhook
+    is_shielded: bool = False  # the operator states that nobody else reaches gorush
 
     def flag(self, name: str) -> bool | None:
         """Return a value that is a boolean, or None."""
@@ -56,21 +63,10 @@ class Reading:
         is_number = digits.isascii() and digits.removeprefix("-").isdigit() and len(digits) <= MAX_DIGITS
         return int(digits) if is_number else None
 
-
-@dataclass(frozen=True, slots=True)
-class Expectations:
-    """Our side of the comparison. ``concurrency`` is the number of pushes that a worker process has in flight at
-    gorush.
-
-    ``failures`` counts our failed attempts on each platform, since shortly before ``previous`` was counted.
-    """
-
-    concurrency: int
-    platforms: frozenset[str] = frozenset(NAMES.values())  # the platforms that active routes lead to
-    is_hook_open: bool = False
-    is_shielded: bool = False  # the operator states that nobody else reaches gorush
-    previous: Mapping[str, int] | None = None
-    failures: Mapping[str, int] = field(default_factory=dict)
+    def below(self, name: str, limit: int = MAX_CONNECTIONS) -> str:
+        """Return a number that is below a limit, by default that of a worker's pushes at once, or an empty text."""
+        number = self.number(name)
+        return str(number) if number is not None and number < limit else ""
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------
@@ -86,60 +82,54 @@ EXTERNAL_ENGINES = ("redis", "nsq", "nats")
 ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - looked for, not bound to
 
 
-def _unreadable(gorush: Reading, _ours: Expectations) -> str:
+def _unreadable(gorush: Reading) -> str:
     answers = {"/api/config": gorush.values, "/api/stat/app": gorush.counters}
     return " and ".join(path for path, answer in answers.items() if not answer)
 
 
-def _incomplete(gorush: Reading, _ours: Expectations) -> str:
+def _incomplete(gorush: Reading) -> str:
     return ", ".join(name for name in ESSENTIAL if name not in gorush.values) if gorush.values else ""
 
 
-def _queue_engine(gorush: Reading, _ours: Expectations) -> str:
+def _queue_engine(gorush: Reading) -> str:
     engine = gorush.values.get("queue.engine", "local")
     return "" if engine == "local" else engine if engine in EXTERNAL_ENGINES else "neither local nor known"
 
 
-def _workers(gorush: Reading, ours: Expectations) -> str:
-    found = _below(gorush, "core.worker_num", ours.concurrency)
+def _workers(gorush: Reading) -> str:
+    found = gorush.below("core.worker_num")
     return "0: one per CPU" if found and int(found) <= 0 else found
 
 
-def _below(gorush: Reading, name: str, limit: int) -> str:
-    """Return a number of the configuration that is below a limit, or an empty text."""
-    number = gorush.number(name)
-    return str(number) if number is not None and number < limit else ""
-
-
-def _max_retry(platform: str) -> Rule[Reading, Expectations]:
+def _max_retry(platform: str) -> Rule[Reading]:
     return Rule(
         f"max_retry_{platform}",
-        lambda gorush, _ours: max(gorush.number(f"{platform}.max_retry") or 0, 0),
+        lambda gorush: max(gorush.number(f"{platform}.max_retry") or 0, 0),
         platform + ".max_retry is {found}",
         "gorush reports a failure even when its retry succeeded, so we send that push a second time.",
         f"Set GORUSH_{platform.upper()}_MAX_RETRY=0: retries are ours.",
     )
 
 
-def _platform_off(platform: str) -> Rule[Reading, Expectations]:
+def _platform_off(platform: str) -> Rule[Reading]:
     return Rule(
         f"platform_off_{platform}",
-        lambda gorush, ours: platform in ours.platforms and gorush.flag(f"{platform}.enabled") is False,
+        lambda gorush: platform in gorush.platforms and gorush.flag(f"{platform}.enabled") is False,
         f"{platform}.enabled is off, and phones of this platform are registered",
         "gorush drops their pushes and answers as if they were delivered.",
         f"Set GORUSH_{platform.upper()}_ENABLED=true and its key.",
     )
 
 
-def _hidden_failures(platform: str) -> Rule[Reading, Expectations]:
+def _hidden_failures(platform: str) -> Rule[Reading]:
     """Return the rule about failures that gorush counted and this server did not record.
 
     A counter that fell was reset, so it is not compared.
     """
 
-    def find(gorush: Reading, ours: Expectations) -> tuple[int, int] | None:
-        count, known = (gorush.counters or {}).get(platform, 0), ours.failures.get(platform, 0)
-        grown = count - (ours.previous or {}).get(platform, count)
+    def find(gorush: Reading) -> tuple[int, int] | None:
+        count, known = (gorush.counters or {}).get(platform, 0), gorush.failures.get(platform, 0)
+        grown = count - (gorush.previous or {}).get(platform, count)
         return (grown, known) if grown > known else None
 
     return Rule(
@@ -151,10 +141,10 @@ def _hidden_failures(platform: str) -> Rule[Reading, Expectations]:
     )
 
 
-RULES: Sequence[Rule[Reading, Expectations]] = (
+RULES: Sequence[Rule[Reading]] = (
     Rule(
         UNREACHABLE,
-        lambda gorush, _ours: not gorush.is_reachable,
+        lambda gorush: not gorush.is_reachable,
         "gorush does not answer",
         "No push goes through it; with no other gorush, all pushes wait.",
         "Start it, or correct GORUSH_URL. Without the keys of Apple and Google it ends at once, as its log says.",
@@ -175,7 +165,7 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     ),
     Rule(
         "not_sync",
-        lambda gorush, _ours: gorush.flag("core.sync") is False,
+        lambda gorush: gorush.flag("core.sync") is False,
         "core.sync is off",
         "gorush answers before it has sent anything: every push counts as delivered, dead tokens are never found.",
         "Set GORUSH_CORE_SYNC=true.",
@@ -192,70 +182,70 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     Rule(
         "worker_num",
         _workers,
-        "core.worker_num ({found}) is below the {ours.concurrency} pushes of a worker process at once",
+        f"core.worker_num ({{found}}) is below the {MAX_CONNECTIONS} pushes of a worker process at once",
         "The other pushes wait inside gorush while our timeout runs, and end ambiguous.",
         f"Set GORUSH_CORE_WORKER_NUM to {MAX_CONNECTIONS} for each worker process.",
     ),
     Rule(
         "max_concurrent_pushes",
-        lambda gorush, ours: "ios" in ours.platforms and _below(gorush, "ios.max_concurrent_pushes", ours.concurrency),
-        "ios.max_concurrent_pushes ({found}) is below the {ours.concurrency} pushes of a worker process",
+        lambda gorush: "ios" in gorush.platforms and gorush.below("ios.max_concurrent_pushes"),
+        f"ios.max_concurrent_pushes ({{found}}) is below the {MAX_CONNECTIONS} pushes of a worker process",
         "With any number of workers, pushes to Apple wait for each other while our timeout runs.",
         "Set GORUSH_IOS_MAX_CONCURRENT_PUSHES to the number of workers.",
     ),
     Rule(
         "queue_num",
         # 0 stands for the default, which is enough.
-        lambda gorush, ours: gorush.number("core.queue_num") and _below(gorush, "core.queue_num", ours.concurrency),
-        "core.queue_num ({found}) is below the {ours.concurrency} pushes of a worker process at once",
+        lambda gorush: gorush.number("core.queue_num") and gorush.below("core.queue_num"),
+        f"core.queue_num ({{found}}) is below the {MAX_CONNECTIONS} pushes of a worker process at once",
         "In sync mode a full queue never answers: each push above it ends ambiguous.",
         f"Set GORUSH_CORE_QUEUE_NUM to {DEFAULT_QUEUE_NUM}.",
     ),
     Rule(
         "max_notification",
-        lambda gorush, _ours: _below(gorush, "core.max_notification", 1),
+        lambda gorush: gorush.below("core.max_notification", 1),
         "core.max_notification is {found}",
         "gorush refuses every request, and a refused push is given up.",
         "Set GORUSH_CORE_MAX_NOTIFICATION=100.",
     ),
     Rule(
         "tokens_in_log",
-        lambda gorush, _ours: gorush.flag("log.hide_token") is False,
+        lambda gorush: gorush.flag("log.hide_token") is False,
         "log.hide_token is off",
         "gorush's log holds device tokens, and anybody who reads it can reach phones. We do not need them there.",
         "Set GORUSH_LOG_HIDE_TOKEN=true, and restrict access to old logs.",
     ),
     Rule(
         "open_address",
-        lambda gorush, ours: gorush.values.get("core.address") in ANY_ADDRESS and not ours.is_shielded,
+        lambda gorush: gorush.values.get("core.address") in ANY_ADDRESS and not gorush.is_shielded,
         "core.address is every interface",
         "gorush has no password: anybody who reaches it can send pushes in your name.",
         "Set GORUSH_CORE_ADDRESS=127.0.0.1; or keep others out by network or proxy, and set our GORUSH_SHIELDED=1.",
     ),
     Rule(
         "grpc_open",
-        lambda gorush, _ours: gorush.flag("grpc.enabled"),
+        lambda gorush: gorush.flag("grpc.enabled"),
         "grpc.enabled is on",
         "Its port listens on every interface, regardless of core.address, and has no password.",
         "Set GORUSH_GRPC_ENABLED=false: we do not use it.",
     ),
     Rule(
         "hook_not_ours",
-        lambda gorush, ours: gorush.values.get("core.feedback_hook_url") and not ours.is_hook_open,
+        lambda gorush: gorush.values.get("core.feedback_hook_url") and not gorush.is_hook_open,
         "core.feedback_hook_url is set, and our webhook is off",
         "Each failed push keeps a worker of gorush busy until the hook has answered, for nothing.",
         "Remove GORUSH_CORE_FEEDBACK_HOOK_URL, or open our webhook with GORUSH_HOOK_SECRET.",
     ),
     Rule(
         "hook_unused",
-        lambda gorush, ours: gorush.values.get("core.feedback_hook_url") == "" and ours.is_hook_open,
+        lambda gorush: gorush.values.get("core.feedback_hook_url") == "" and gorush.is_hook_open,
         "our webhook is open, and core.feedback_hook_url is not set",
         "This gorush never calls it.",
         "Set GORUSH_CORE_FEEDBACK_HOOK_URL and GORUSH_CORE_FEEDBACK_HEADER, or remove GORUSH_HOOK_SECRET.",
     ),
     Rule(
         "old_version",
-        lambda gorush, _ours: gorush.version and gorush.version < TESTED_VERSION and ".".join(map(str, gorush.version)),
+        lambda gorush: gorush.version and gorush.version < TESTED_VERSION and ".".join(map(str, gorush.version)),
         f"version {{found}} is older than {TESTED}, the one we tested",
         "This server may misread its answers.",
         f"Update gorush to {TESTED} or newer.",
@@ -277,24 +267,21 @@ def check_all(urls: Sequence[str], *, now: datetime) -> None:
     """Check each gorush once. It is safe to run twice, and with any answer of the peer."""
     before = NOTICES.read(urls)
     readings = read_all(_read, urls)
-    expected = _expectations()
     failures = _failures_since(min((notice.looked_at for notice in before.values()), default=now) - LONGEST_PUSH)
-    for url, reading in zip(urls, readings, strict=True):
-        known = before.get(url)
-        previous = known.memory["push_errors"] if known and known.memory else None
-        found = complaints_of(RULES, reading, replace(expected, previous=previous, failures=failures))
-        memory = {"push_errors": reading.counters} if reading.counters else None
-        NOTICES.note(url, found, known=known, now=now, memory=memory)
-
-
-def _expectations() -> Expectations:
     active = Route.objects.filter(state=Route.State.ACTIVE)
-    return Expectations(
-        concurrency=MAX_CONNECTIONS,
-        platforms=frozenset(name for number, name in NAMES.items() if active.filter(token_type=number).exists()),
-        is_hook_open=bool(settings.GORUSH_HOOK_SECRET),
-        is_shielded=settings.GORUSH_SHIELDED,
-    )
+    platforms = frozenset(name for number, name in NAMES.items() if active.filter(token_type=number).exists())
+    for url, answers in zip(urls, readings, strict=True):
+        known = before.get(url)
+        reading = replace(
+            answers,
+            previous=known.memory["push_errors"] if known and known.memory else None,
+            failures=failures,
+            platforms=platforms,
+            is_hook_open=bool(settings.GORUSH_HOOK_SECRET),
+            is_shielded=settings.GORUSH_SHIELDED,
+        )
+        memory = {"push_errors": reading.counters} if reading.counters else None
+        NOTICES.note(url, complaints_of(RULES, reading), known=known, now=now, memory=memory)
 
 
 def _failures_since(start: datetime) -> Mapping[str, int]:
@@ -309,21 +296,10 @@ def _failures_since(start: datetime) -> Mapping[str, int]:
 
 async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     paths = ("/api/config", "/version", "/api/stat/app")
-    bodies = await asyncio.gather(*(_fetch(client, url + path) for path in paths))
-    config, version, counters = (body or b"" for body in bodies)
-    is_reachable = any(body is not None for body in bodies)
+    answers = await asyncio.gather(*(ask_peer(client, url + path) for path in paths))
+    config, version, counters = (each.content if each and each.status_code in ANSWERED else b"" for each in answers)
+    is_reachable = any(answer is not None for answer in answers)
     return Reading(is_reachable, read_config(config), read_version(version), read_counters(counters))
-
-
-async def _fetch(client: httpx.AsyncClient, url: str) -> bytes | None:
-    """Return the body of an answer, empty for an unusable answer, or None when no server answers."""
-    try:
-        answer = await ask(client, "GET", url, seconds=TIMEOUT_SECONDS)
-    except httpx.RemoteProtocolError:
-        return b""
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-        return None
-    return answer.content if answer.status_code in ANSWERED else b""
 
 
 def read_config(body: bytes) -> dict[str, str]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -22,10 +23,10 @@ from django.conf import settings
 from django.utils import timezone
 
 from kit.display import host_of
-from kit.http import ask, new_client, submit
-from pushserver.console.checks.engine import TIMEOUT_SECONDS, NoticeCache, Rule, complaints_of, read_all
+from kit.http import new_client, submit
+from pushserver.console.checks.engine import NoticeCache, ask_peer, read_all
 from pushserver.console.checks.enr import Shards, read_shards
-from pushserver.console.checks.peers import UNREACHABLE, Complaint
+from pushserver.console.checks.peers import UNREACHABLE, Complaint, Rule, complaints_of
 from pushserver.console.waku.metrics import (
     NODE_CLOCK_SKEW_SECONDS,
     NODE_HEALTHY,
@@ -71,7 +72,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The answers of one node to one check. None means that an answer was missing or malformed.
+    """The answers of one node to one check, and our use of it. None means that an answer was missing or malformed.
 
     ``shards`` are those of its record, and ``joined`` says of some shards (cluster, number) whether it relays them.
     ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit in its refusal
@@ -87,6 +88,9 @@ class Reading:
     size_limit_bytes: int | None = None
     longest_page: LongestPage = field(default_factory=LongestPage)
     mesh_peers: int | None = None  # of our first shard; a node reports them only with --rest-admin
+    own_shards: Sequence[tuple[int, int]] = ()  # those of the settings, as cluster and number
+    is_read: bool = True  # live
+    is_store: bool = True  # its store is read
 
     def state(self, protocol: str) -> str:
         """Return the state of one of its protocols, or an empty text."""
@@ -96,23 +100,9 @@ class Reading:
     def is_go_waku(self) -> bool:
         return self.version is not None and self.version.is_go_waku
 
-
-@dataclass(frozen=True, slots=True)
-class Expectations:
-    """The bridge's use of a node: it reads these shards live (``is_read``), its store (``is_store``), or both."""
-
-    pubsub_topics: tuple[str, ...]
-    max_message_bytes: int
-    is_read: bool = True
-    is_store: bool = True
-
     @property
-    def shards(self) -> list[tuple[int, int]]:
-        return shards_of(self.pubsub_topics)
-
-    @property
-    def clusters(self) -> list[int]:
-        return sorted({cluster for cluster, _shard in self.shards})
+    def own_clusters(self) -> list[int]:
+        return sorted({cluster for cluster, _shard in self.own_shards})
 
 
 SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
@@ -134,67 +124,70 @@ MIN_MESH_PEERS = 4
 # Default capacities of nwaku's relay cache, since 0.36 and before. A page of go-waku may hold one message more.
 DEFAULT_RINGS = frozenset({30, 31, 50, 51})
 STUCK_TIMES = 3
+MAX_MESSAGE_BYTES = 1024 * 1024  # the limit of Status and its fleet
+# The difference is a reserve for topics, base64 and other bytes that a node may count.
+PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
 
 
-def _old_version(node: Reading, _ours: Expectations) -> Version | None:
+def _old_version(node: Reading) -> Version | None:
     found = node.version if node.version and node.version.numbers and not node.is_go_waku else None
     return found if found and found.numbers < OLDEST_VERSION else None
 
 
-def _has_no_peers(node: Reading, _ours: Expectations) -> bool:
+def _has_no_peers(node: Reading) -> bool:
     """Return whether messages reach nobody by relay. The node itself is READY all the same."""
     return node.state("Relay") == "NOT_READY" or (node.health is not None and node.health.connection == "Disconnected")
 
 
-def _wrong_cluster(node: Reading, ours: Expectations) -> bool:
-    return bool(node.shards and ours.is_read and ours.clusters and node.shards.cluster not in ours.clusters)
+def _wrong_cluster(node: Reading) -> bool:
+    return bool(node.shards and node.is_read and node.own_clusters and node.shards.cluster not in node.own_clusters)
 
 
-def _shards_not_named(node: Reading, ours: Expectations) -> str:
-    if node.shards is None or not ours.is_read or _wrong_cluster(node, ours):
+def _shards_not_named(node: Reading) -> str:
+    if node.shards is None or not node.is_read or _wrong_cluster(node):
         return ""
-    return _in_words({shard for _cluster, shard in ours.shards} - node.shards.shards)
+    return _in_words({shard for _cluster, shard in node.own_shards} - node.shards.shards)
 
 
-def _shards_not_relayed(node: Reading, ours: Expectations) -> str:
-    if node.shards is None or not ours.is_read or _wrong_cluster(node, ours) or _shards_not_named(node, ours):
+def _shards_not_relayed(node: Reading) -> str:
+    if node.shards is None or not node.is_read or _wrong_cluster(node) or _shards_not_named(node):
         return ""
-    return _in_words(shard for cluster, shard in ours.shards if node.joined.get((cluster, shard)) is False)
+    return _in_words(shard for cluster, shard in node.own_shards if node.joined.get((cluster, shard)) is False)
 
 
-def _other_shards(node: Reading, ours: Expectations) -> str:
-    others = {shard for shard, is_joined in node.joined.items() if is_joined} - set(ours.shards)
-    return _in_words(shard for _cluster, shard in others) if ours.is_read and not node.is_go_waku else ""
+def _other_shards(node: Reading) -> str:
+    others = {shard for shard, is_joined in node.joined.items() if is_joined} - set(node.own_shards)
+    return _in_words(shard for _cluster, shard in others) if node.is_read and not node.is_go_waku else ""
 
 
 def _in_words(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
-def _clock(node: Reading, _ours: Expectations) -> str:
+def _clock(node: Reading) -> str:
     skew_seconds = node.skew_seconds or 0.0
     words = f"{abs(skew_seconds):.0f} s {'ahead of' if skew_seconds > 0 else 'behind'} ours"
     return words if abs(skew_seconds) > MAX_SKEW_SECONDS else ""
 
 
-CLOCK_RULE: Rule[Reading, Expectations] = Rule(
+CLOCK_RULE: Rule[Reading] = Rule(
     CLOCK,
     _clock,
     "its clock is {found}",
     "A store refuses messages that are 20 s away from its clock. With a wrong clock it keeps none.",
     "Run NTP on the node and here.",
 )
-RULES: Sequence[Rule[Reading, Expectations]] = (
+RULES: Sequence[Rule[Reading]] = (
     Rule(
         UNREACHABLE,
-        lambda node, _ours: not node.is_reachable,
+        lambda node: not node.is_reachable,
         "the node does not answer",
         "Nothing is read from it or published through it. With no other node, messages wait in the network's stores.",
         "Start it, or correct WAKU_NODES and WAKU_STORE_NODES.",
     ),
     Rule(
         "unknown_version",
-        lambda node, _ours: not (node.version and (node.version.numbers or node.is_go_waku)),
+        lambda node: not (node.version and (node.version.numbers or node.is_go_waku)),
         "the node does not report its version",
         "The bridge may misunderstand its answers.",
         "Use a release of nwaku, and make sure that the server can reach /version or /debug/v1/version.",
@@ -208,14 +201,14 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     ),
     Rule(
         "go_waku",
-        lambda node, _ours: node.is_go_waku,
+        lambda node: node.is_go_waku,
         "the node is go-waku",
         "It has no store to catch up from, reports no health, and stands still while its cache is not read.",
         "Use nwaku: go-waku is for tests.",
     ),
     Rule(
         "not_ready",
-        lambda node, _ours: node.health and node.health.node != "READY" and (node.health.node or "an unknown word"),
+        lambda node: node.health and node.health.node != "READY" and (node.health.node or "an unknown word"),
         "its health is {found}",
         "While it is not READY it may receive and publish nothing, and still answer as if all were well.",
         "A start takes a minute. After that look at its peers and its log.",
@@ -229,28 +222,28 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     ),
     Rule(
         "few_peers",
-        lambda node, ours: ours.is_read and node.mesh_peers is not None and node.mesh_peers < MIN_MESH_PEERS,
+        lambda node: node.is_read and node.mesh_peers is not None and node.mesh_peers < MIN_MESH_PEERS,
         f"its mesh of our shard has {{peer.mesh_peers}} peers, and {MIN_MESH_PEERS} are usual",
         "Messages may get lost with each peer that leaves, and without peers none arrive.",
         "Make sure that it finds peers (bootstrap nodes, firewall). On a test network few peers are normal.",
     ),
     Rule(
         "no_relay",
-        lambda node, ours: ours.is_read and node.state("Relay") == "NOT_MOUNTED",
+        lambda node: node.is_read and node.state("Relay") == "NOT_MOUNTED",
         "relay is not mounted",
         "There is nothing to read from this node.",
         "Start it with --relay=true, or take it out of WAKU_NODES.",
     ),
     Rule(
         "no_store",
-        lambda node, ours: ours.is_store and node.state("Store") == "NOT_MOUNTED",
+        lambda node: node.is_store and node.state("Store") == "NOT_MOUNTED",
         "it has no store of its own",
         "Messages that the live path loses are not found again here.",
         "Start it with --store=true, or name other nodes in WAKU_STORE_NODES.",
     ),
     Rule(
         "wrong_cluster",
-        lambda node, ours: _wrong_cluster(node, ours) and _in_words(ours.clusters),
+        lambda node: _wrong_cluster(node) and _in_words(node.own_clusters),
         "it is in cluster {peer.shards.cluster}, and we read cluster {found}",
         "It has no contact with nodes of our cluster: nothing arrives and nothing goes out, without an error.",
         "Correct --cluster-id, or WAKU_PUBSUB_TOPICS.",
@@ -279,15 +272,15 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     ),
     Rule(
         "shards_unknown",
-        lambda node, ours: ours.is_read and node.shards is None,
+        lambda node: node.is_read and node.shards is None,
         "its record names no shards",
         "It may be in another network. After a restart it receives nothing until we subscribe again.",
         "Start it with --cluster-id and --shard, and make sure that the server can reach /info or /debug/v1/info.",
     ),
     Rule(
         "small_ring",
-        lambda node, ours: (
-            ours.is_read and node.longest_page.size in DEFAULT_RINGS and node.longest_page.times >= STUCK_TIMES
+        lambda node: (
+            node.is_read and node.longest_page.size in DEFAULT_RINGS and node.longest_page.times >= STUCK_TIMES
         ),
         "{peer.longest_page.times} pages held exactly {peer.longest_page.size} messages, and none held more",
         "This is the default capacity of its relay cache. In a burst the cache drops messages: they come late, "
@@ -296,7 +289,7 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
     ),
     Rule(
         "small_messages",
-        lambda node, ours: 0 < (node.size_limit_bytes or 0) < ours.max_message_bytes,
+        lambda node: 0 < (node.size_limit_bytes or 0) < PROBE_BYTES,
         "it takes messages of {peer.size_limit_bytes} bytes at most",
         "Status sends up to 1 MiB. A larger message never reaches the node's cache or store, without an error.",
         "Start it with --max-msg-size=1024KiB.",
@@ -307,19 +300,16 @@ RULES: Sequence[Rule[Reading, Expectations]] = (
 
 def about_clock(skew_seconds: float) -> Complaint | None:
     """Return the complaint about a clock that is ``skew_seconds`` ahead of ours, or None."""
-    return CLOCK_RULE.complaint(Reading(is_reachable=True, skew_seconds=skew_seconds), Expectations((), 0))
+    return CLOCK_RULE.complaint(Reading(is_reachable=True, skew_seconds=skew_seconds))
 
 
 # Asking ---------------------------------------------------------------------------------------------------------------
-MAX_MESSAGE_BYTES = 1024 * 1024  # the limit of Status and its fleet
-# The difference is a reserve for topics, base64 and other bytes that a node may count.
-PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
 # The last possible shard, which no node serves.
 PROBE_SHARD = 1023
 PROBE_CONTENT_TOPIC = "/push-server/1/size-probe/proto"
 HTTP_OK, HTTP_BAD_REQUEST = 200, 400
 SUBSCRIPTIONS = "/relay/v1/subscriptions"
-HEADERS = {"Content-Type": "application/json"}
+_ask = partial(ask_peer, headers={"Content-Type": "application/json"})
 
 
 def configured() -> list[str]:
@@ -335,8 +325,7 @@ def check_all(*, now: datetime) -> None:
     for url, reading in zip(urls, readings, strict=True):
         full = replace(reading, longest_page=LONGEST_PAGE.read(url) or LongestPage())
         _measure(host_of(url), full)
-        found = complaints_of(RULES, full, _expectations(url))
-        NOTICES.note(url, found, known=before.get(url), now=now, memory=memory_of(full))
+        NOTICES.note(url, complaints_of(RULES, full), known=before.get(url), now=now, memory=memory_of(full))
 
 
 def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
@@ -344,7 +333,7 @@ def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
     [reading] = read_all(_read, [url])
     if with_size and reading.is_reachable:
         reading = replace(reading, size_limit_bytes=submit(_probe_size(url)).result())
-    return reading, complaints_of(RULES, reading, _expectations(url))
+    return reading, complaints_of(RULES, reading)
 
 
 def _measure(host: str, reading: Reading) -> None:
@@ -356,15 +345,6 @@ def _measure(host: str, reading: Reading) -> None:
         NODE_CLOCK_SKEW_SECONDS.labels(host).set(reading.skew_seconds)
     if reading.mesh_peers is not None:
         NODE_MESH_PEERS.labels(host).set(reading.mesh_peers)
-
-
-def _expectations(url: str) -> Expectations:
-    return Expectations(
-        pubsub_topics=tuple(settings.WAKU_PUBSUB_TOPICS),
-        max_message_bytes=PROBE_BYTES,
-        is_read=url in settings.WAKU_NODES,
-        is_store=url in settings.WAKU_STORE_NODES,
-    )
 
 
 def memory_of(reading: Reading) -> dict[str, Any]:
@@ -379,12 +359,12 @@ def memory_of(reading: Reading) -> dict[str, Any]:
 
 async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     asked_at = timezone.now()
-    health = await _ask(client, "GET", f"{url}/health")
+    health = await _ask(client, f"{url}/health")
     answered_at = timezone.now()
     info, version, mesh = await asyncio.gather(
         _ask_either(client, url, "/debug/v1/info", "/info"),
         _ask_either(client, url, "/debug/v1/version", "/version"),
-        _ask(client, "GET", f"{url}/admin/v1/peers/mesh/on/{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[2]}"),
+        _ask(client, f"{url}/admin/v1/peers/mesh/on/{settings.WAKU_PUBSUB_TOPICS[0].rpartition('/')[2]}"),
     )
     shards = shards_of(settings.WAKU_PUBSUB_TOPICS)
     asked = [*shards, *_others(shards)]
@@ -398,6 +378,9 @@ async def _read(client: httpx.AsyncClient, url: str) -> Reading:
         joined={shard: is_joined for shard, is_joined in zip(asked, joined, strict=True) if is_joined is not None},
         skew_seconds=_skew(health, asked_at, answered_at),
         mesh_peers=read_mesh(_content(mesh)),
+        own_shards=shards,
+        is_read=url in settings.WAKU_NODES,
+        is_store=url in settings.WAKU_STORE_NODES,
     )
 
 
@@ -417,7 +400,7 @@ def _others(shards: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 async def _is_joined(client: httpx.AsyncClient, url: str, cluster: int, shard: int) -> bool | None:
     """Return whether the node relays a shard. The request has no body, so that nothing can be published."""
-    answer = await _ask(client, "POST", url + _messages(f"/waku/2/rs/{cluster}/{shard}"))
+    answer = await _ask(client, url + _messages(f"/waku/2/rs/{cluster}/{shard}"), "POST")
     return read_joined(answer.status_code, answer.content) if answer else None
 
 
@@ -433,11 +416,11 @@ async def _probe_size(url: str) -> int | None:
     )
     topics = orjson.dumps([pubsub_topic])
     async with new_client() as client:
-        await _ask(client, "POST", url + SUBSCRIPTIONS, topics)
+        await _ask(client, url + SUBSCRIPTIONS, "POST", content=topics)
         try:
-            answer = await _ask(client, "POST", url + _messages(pubsub_topic), orjson.dumps(to_json(message)))
+            answer = await _ask(client, url + _messages(pubsub_topic), "POST", content=orjson.dumps(to_json(message)))
         finally:
-            await _ask(client, "DELETE", url + SUBSCRIPTIONS, topics)
+            await _ask(client, url + SUBSCRIPTIONS, "DELETE", content=topics)
     if answer is None:
         return None
     if answer.status_code == HTTP_OK:
@@ -452,18 +435,10 @@ def _messages(pubsub_topic: str) -> str:
 
 async def _ask_either(client: httpx.AsyncClient, url: str, path: str, newer_path: str) -> httpx.Response | None:
     """Request the older path first: every version so far has it, and go-waku no other. nwaku calls it deprecated."""
-    answer = await _ask(client, "GET", url + path)
+    answer = await _ask(client, url + path)
     if answer is None or answer.status_code == HTTP_OK:
         return answer
-    return await _ask(client, "GET", url + newer_path)
-
-
-async def _ask(client: httpx.AsyncClient, method: str, url: str, body: bytes | None = None) -> httpx.Response | None:
-    """Return the answer, or None when there is none within `TIMEOUT_SECONDS`."""
-    try:
-        return await ask(client, method, url, seconds=TIMEOUT_SECONDS, content=body, headers=HEADERS)
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-        return None
+    return await _ask(client, url + newer_path)
 
 
 # Parsing --------------------------------------------------------------------------------------------------------------

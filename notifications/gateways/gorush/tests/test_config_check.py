@@ -17,20 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.servers.ports import free_port
-from kit.http import MAX_CONNECTIONS
 from notifications.messages import Outcome
-from pushserver.console.checks.engine import complaints_of
 from pushserver.console.checks.gorush import (
     ESSENTIAL,
     NOTICES,
     RULES,
-    Expectations,
     Reading,
     check_all,
     read_config,
     read_counters,
     read_version,
 )
+from pushserver.console.checks.peers import complaints_of
 from pushserver.console.gorush.feedback import SECRET_HEADER
 from registrations.messages import TokenType
 from tests.rig import rows
@@ -42,7 +40,6 @@ RECORDED = Path(__file__).with_name("gorush_config.yaml").read_bytes()
 RECOMMENDED = read_config(RECORDED)
 COUNTERS = {"ios": 10, "android": 10}
 ANSWERED = Reading(is_reachable=True, values=RECOMMENDED, version=(1, 22, 0), counters=COUNTERS)
-EXPECTED = Expectations(concurrency=256)
 
 # What gorush reports --------------------------------------------------------------------------------------------------
 
@@ -124,8 +121,8 @@ def test_counters(body: bytes, push_errors: dict[str, int] | None) -> None:
 # What is wrong with it ------------------------------------------------------------------------------------------------
 
 
-def judged(reading: Reading = ANSWERED, expected: Expectations = EXPECTED) -> list[str]:
-    return [complaint.id for complaint in complaints_of(RULES, reading, expected)]
+def judged(reading: Reading = ANSWERED) -> list[str]:
+    return [complaint.id for complaint in complaints_of(RULES, reading)]
 
 
 def saying(**values: str | None) -> Reading:
@@ -188,7 +185,7 @@ def test_a_right_or_missing_setting_is_no_complaint(values: dict[str, str | None
 
 
 @pytest.mark.parametrize(
-    ("values", "expectations", "ids"),
+    ("values", "ours", "ids"),
     [
         ({"ios__enabled": "false"}, {"platforms": frozenset({"android"})}, []),
         ({"core__address": ""}, {"is_shielded": True}, []),
@@ -197,9 +194,9 @@ def test_a_right_or_missing_setting_is_no_complaint(values: dict[str, str | None
     ],
 )
 def test_what_is_expected_depends_on_our_own_settings_and_phones(
-    values: dict[str, str | None], expectations: dict[str, Any], ids: list[str]
+    values: dict[str, str | None], ours: dict[str, Any], ids: list[str]
 ) -> None:
-    assert judged(saying(**values), replace(EXPECTED, **expectations)) == ids
+    assert judged(replace(saying(**values), **ours)) == ids
 
 
 def test_an_answer_that_is_missing_is_named() -> None:
@@ -230,7 +227,7 @@ def test_an_older_version_than_the_tested_one_is_named(version: tuple[int, ...] 
 def test_failures_that_gorush_counted_and_did_not_report_are_a_complaint(
     previous: dict[str, int] | None, failures: dict[str, int], ids: list[str]
 ) -> None:
-    assert judged(ANSWERED, replace(EXPECTED, previous=previous, failures=failures)) == ids
+    assert judged(replace(ANSWERED, previous=previous, failures=failures)) == ids
 
 
 # Saved complaints -----------------------------------------------------------------------------------------------------
@@ -410,7 +407,7 @@ def test_the_unit_has_the_documented_settings() -> None:
 
 def test_the_documented_configuration_has_no_complaint() -> None:
     reading = Reading(is_reachable=True, values=read_config(block("yaml").encode()), counters={"ios": 0})
-    assert complaints_of(RULES, reading, replace(EXPECTED, concurrency=MAX_CONNECTIONS)) == []
+    assert complaints_of(RULES, reading) == []
 
 
 @pytest.mark.parametrize("name", [rule.id for rule in RULES if not rule.id.endswith("_android")])

@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded.node.wire import write_enr
-from pushserver.console.checks.engine import complaints_of
 from pushserver.console.checks.enr import Shards, read_shards
 from pushserver.console.checks.nodes import (
     RULES,
-    Expectations,
     Health,
     Reading,
     Version,
@@ -25,6 +23,7 @@ from pushserver.console.checks.nodes import (
     read_mesh,
     read_version,
 )
+from pushserver.console.checks.peers import complaints_of
 from waku_bridge.dialect import read_skew
 from waku_bridge.reading.pages import LongestPage
 
@@ -38,12 +37,12 @@ GOOD = Reading(
     skew_seconds=0.0,
     size_limit_bytes=0,
     longest_page=LongestPage(700, 1),
+    own_shards=[(16, 32)],
 )
-EXPECTED = Expectations(("/waku/2/rs/16/32",), max_message_bytes=1_000_000)
 
 
-def found(reading: Reading = GOOD, expected: Expectations = EXPECTED) -> list[str]:
-    return [complaint.id for complaint in complaints_of(RULES, reading, expected)]
+def found(reading: Reading = GOOD) -> list[str]:
+    return [complaint.id for complaint in complaints_of(RULES, reading)]
 
 
 def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
@@ -95,12 +94,12 @@ def test_each_wrong_fact_is_a_complaint_of_its_own(reading: Reading, ids: list[s
     assert found(reading) == ids
 
 
-STORE_ONLY, READ_ONLY = replace(EXPECTED, is_read=False), replace(EXPECTED, is_store=False)
+STORE_ONLY, READ_ONLY = {"is_read": False}, {"is_store": False}
 RELAY_OFF = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED"})
 
 
 @pytest.mark.parametrize(
-    ("reading", "expected", "ids"),
+    ("reading", "use", "ids"),
     [
         (replace(GOOD, health=RELAY_OFF, shards=None, longest_page=LongestPage(50, 9)), STORE_ONLY, []),
         (without("Store"), STORE_ONLY, ["no_store"]),
@@ -108,15 +107,14 @@ RELAY_OFF = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTE
         (without("Store"), READ_ONLY, []),
     ],
 )
-def test_a_node_needs_only_what_it_is_used_for(reading: Reading, expected: Expectations, ids: list[str]) -> None:
-    assert found(reading, expected) == ids
+def test_a_node_needs_only_what_it_is_used_for(reading: Reading, use: dict[str, bool], ids: list[str]) -> None:
+    assert found(replace(reading, **use)) == ids
 
 
 def test_the_text_of_a_complaint_has_its_numbers() -> None:
-    expected = replace(EXPECTED, pubsub_topics=("/waku/2/rs/16/32", "/waku/2/rs/16/0", "/waku/2/rs/16/7"))
-    (complaint,) = complaints_of(RULES, GOOD, expected)
+    (complaint,) = complaints_of(RULES, replace(GOOD, own_shards=[(16, 32), (16, 0), (16, 7)]))
     assert complaint.problem == "its record does not name shard 0, 7"
-    (skewed,) = complaints_of(RULES, replace(GOOD, skew_seconds=-31.4), EXPECTED)
+    (skewed,) = complaints_of(RULES, replace(GOOD, skew_seconds=-31.4))
     assert skewed.problem == "its clock is 31 s behind ours"
 
 
