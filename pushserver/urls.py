@@ -37,7 +37,7 @@ urlpatterns = [
     path("admin/second-factor/", admin.site.admin_view(set_up), name="second_factor"),
     path("admin/reports/", include("pushserver.console.reports.pages")),
     re_path(  # the lists of the release before, as people have bookmarked them
-        "^admin/(?P<network>waku|xmpp)_bridge/canaryrun/",
+        "^admin/(?P<network>[a-z]+)_bridge/canaryrun/",
         RedirectView.as_view(url="/admin/pushserver/canaryrun/?network__exact=%(network)s"),
     ),
     path("admin/", admin.site.urls),

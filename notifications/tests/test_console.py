@@ -16,7 +16,7 @@ from notifications.policy import Verdict
 from notifications.queues import queues
 from notifications.reports import Decided, pack
 from pushserver.console.notifications import operations
-from pushserver.console.notifications.halted import with_halts
+from pushserver.console.notifications.channels import with_halts
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, NOW, fresh, make_due, prove
 from tests.rig.rows import (

@@ -18,7 +18,7 @@ from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.verdicts import to_json
 from pushserver.console.models import ApiToken, CanaryRun
 from pushserver.console.notifications.admin import PUSH_CONTENT
-from pushserver.console.notifications.halted import with_halts
+from pushserver.console.notifications.channels import with_halts
 from pushserver.console.registrations.admin import RegistrationAdmin
 from pushserver.console.toolkit.rest import Guarded, Reading, describe
 from registrations.models import Registration

@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import Model
 
 from kit.telemetry import StoredGauge
+from pushserver.console.canary.engine import Canary
 from pushserver.console.checks.engine import NoticeCache
 from pushserver.console.health.verdicts import Facts, Kind
 
@@ -89,12 +90,15 @@ class Part:
     reach: Callable[[Facts], Mapping[str, Any]] = lambda _facts: {}
     read: Callable[[Facts], Mapping[str, Any]] = lambda _facts: {}
     gauges: Sequence[StoredGauge] = ()  # those that a `Queue` of its kinds names
+    canary: Canary | None = None
     # What an operator can do when many attempts fail with this code, or an empty text.
     advice: Callable[[str], str] = lambda _code: ""
     # A query with one row, `ms` or null, for each reply that was sent from %(begin)s until before %(end)s.
     replies: str = ""
 
-    # Modules with metrics by heading, with URL patterns by URL prefix, and with those of its endpoints in the API.
+    # Modules: with its pages, which workers must not import; with metrics by heading; with URL patterns by URL prefix,
+    # and with those of its endpoints in the API.
+    admin_module: str = ""
     metric_modules: Mapping[str, str] = field(default_factory=dict)
     url_modules: Mapping[str, str] = field(default_factory=dict)
     api_urls: str = ""

@@ -21,7 +21,7 @@ from notifications.models import Channel, Halt, Notification
 from notifications.queues import halts
 from pushserver.console.models import AccessRecord, ApiToken
 from pushserver.console.notifications import operations
-from pushserver.console.notifications.halted import RUNNING, with_halts
+from pushserver.console.notifications.channels import RUNNING, with_halts
 from pushserver.console.toolkit.operations import id_of
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun

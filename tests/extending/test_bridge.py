@@ -1,8 +1,9 @@
-"""Test-only bridge, defined in this file. It registers itself, and no module outside names it."""
+"""Test-only bridge with its operators' side, defined in this file. No module outside names it."""
 
 from collections.abc import Iterator, Sequence
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from kit.batches.batch import Batch, Step, Wakeup, Work
@@ -13,6 +14,9 @@ from notifications.acceptance.acceptance import Accepted, Incoming
 from notifications.delivery.steps import Delivery
 from notifications.messages import Answer, PushNotification, PushRequest, ReportError
 from notifications.models import NotificationRequest
+from pushserver.console import parts
+from pushserver.console.health.verdicts import Facts, Group, Kind, State, Verdict
+from pushserver.console.part import ListPage, Part
 from tests.rig.delivering import DeliveryProcess
 from tests.rig.rows import make_registration
 
@@ -81,6 +85,20 @@ class Outlet(Step):
         self._bridge.sent += decided
 
 
+def arrivals(facts: Facts) -> Verdict:
+    return Verdict(State.GREEN, f"took {facts['test-requests']} requests")
+
+
+PART = Part(
+    name=NAME,
+    label="Test bridge",
+    is_bridge=True,
+    kinds=(Kind("test-bridge", Group.IN, "Test bridge", "PushServerNoBridge", arrivals),),
+    read=lambda _facts: {"test-requests": NotificationRequest.objects.filter(bridge=NAME).count()},
+    list_pages=(ListPage("Test bridge", "What came by it", "mail", "notifications.notificationrequest"),),
+)
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
@@ -98,14 +116,19 @@ class Post(DeliveryProcess):
         self.open(open_it)
 
 
-def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
-    phone, post = make_registration(access_token=TOKEN), Post()
+def ask(post: Post) -> None:
+    phone = make_registration(access_token=TOKEN)
     push = PushNotification(
         bytes(phone.public_key_hash), phone.installation_id, access_token=TOKEN, type=1, message=b"sealed"
     )
     asked = PushRequest(b"status message", (push,))
     post.bridge.take(Incoming(b"request", b"source", b"address", b"sender", asked, timezone.now()))
     post.process_backlog()
+
+
+def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
+    post = Post()
+    ask(post)
     [answer] = post.bridge.sent
     assert (answer.bridge, answer.source_key) == (NAME, b"source")
     assert (answer.reply_address, answer.message_id) == (b"address", b"status message")
@@ -113,3 +136,13 @@ def test_a_request_is_pushed_and_answered_where_it_came_from() -> None:
     assert [push.message for push in post.gateway.pushes] == [b"sealed"]
     row = NotificationRequest.objects.get()
     assert (row.bridge, row.state, row.reply_address) == (NAME, "answered", None)
+
+
+def test_operators_see_the_new_bridge_like_any_other(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PARTS", [*parts.PARTS, PART])  # its line in `pushserver/console/parts.py`
+    ask(Post())
+
+    first_page = admin_client.get("/admin/").content.decode()
+
+    assert "took 1 requests" in first_page
+    assert "What came by it" in first_page  # in the menu

@@ -18,11 +18,10 @@ from kit.http import Answer
 from notifications.gateways.gorush.errors import shipped_rules
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
 from notifications.messages import ChannelKey, Outcome, Push
-from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client import access_tokens
 from waku_bridge.codec import envelope, keys, wire
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import Identity, parse_public_key, recover
+from waku_bridge.codec.keys import Identity, parse_chat_key, parse_public_key, recover
 from waku_bridge.dialect import NodeError
 from waku_bridge.messages import MessageType, WakuMessage
 from waku_bridge.node import WakuNode

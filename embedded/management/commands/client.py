@@ -14,7 +14,6 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from kit.http import Connections
-from pushserver.console.waku.chat_keys import parse_chat_key
 from registrations.messages import TokenType
 from waku_bridge.client.core import Core, new_identity
 from waku_bridge.client.events import Accepted, Advertised, Event, GivenUp, Ignored, Learned, Reason, Refused
@@ -33,7 +32,7 @@ from waku_bridge.client.state import (
     write,
 )
 from waku_bridge.codec.errors import CodecError
-from waku_bridge.codec.keys import chat_hash, chat_key
+from waku_bridge.codec.keys import chat_hash, chat_key, parse_chat_key
 from waku_bridge.dialect import NodeError
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import server_identity

@@ -16,9 +16,9 @@ from rich.table import Table
 from embedded.figures import Distribution
 from embedded.load import PushRecord, Result, WakuLoad, phones_for
 from kit.http import Connections
-from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client.session import SessionError
 from waku_bridge.codec.errors import BadPublicKey
+from waku_bridge.codec.keys import parse_chat_key
 from waku_bridge.dialect import NodeError
 from waku_bridge.node import WakuNode
 from waku_bridge.query_topics import server_identity

@@ -72,7 +72,7 @@ class Canary:
 
     ``remove_traces`` removes the rows that runs have left. While a run is under way, only that run may call it.
     ``longest`` is longer than any run: an older row belongs to a process that died. ``is_expected`` says whether the
-    settings schedule the canary.
+    settings schedule the canary, and ``missing`` what it lacks to run, if anything.
     """
 
     network: str
@@ -81,6 +81,7 @@ class Canary:
     remove_traces: Callable[[], object]
     longest: Callable[[], timedelta]
     is_expected: Callable[[], bool]
+    missing: Callable[[], str]
     is_dry_run: Callable[[], bool] = lambda: True
 
     def rows(self) -> QuerySet[CanaryRun]:

@@ -57,6 +57,7 @@ WAITS_FOR = {
 }
 # Messages stay marked for this long, because a copy may come late from another node or from its relay cache.
 MARKED_FOR = timedelta(hours=1)
+NO_NODE = "WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`."
 T = TypeVar("T")
 P = TypeVar("P")
 
@@ -308,5 +309,6 @@ canary = Canary(
     remove_traces=lambda: remove_traces(now=timezone.now()),
     longest=_longest,
     is_expected=lambda: bool(settings.CANARY_PERIOD_SECONDS),
+    missing=lambda: "" if settings.WAKU_NODES else NO_NODE,
     is_dry_run=lambda: not settings.CANARY_DEVICE_TOKEN,
 )

@@ -30,6 +30,7 @@ from xmpp_bridge.models import App, CanaryStanza, Device
 
 DEVICE_ID = "canary"
 REGISTER, UNREGISTER = "register-push-apns", "unregister-push-apns"
+NO_COMPONENT = "XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how."
 # The text of the app, which the console shows while a run is under way.
 TEXT = "Canary"
 
@@ -176,4 +177,5 @@ canary = Canary(
     remove_traces=remove_traces,
     longest=lambda: timedelta(seconds=len(XmppLink) * engine.ANSWER_SECONDS + 60),
     is_expected=lambda: bool(settings.CANARY_PERIOD_SECONDS and settings.XMPP_COMPONENT_JID),
+    missing=lambda: "" if settings.XMPP_COMPONENT_JID else NO_COMPONENT,
 )

@@ -40,9 +40,7 @@ def read_all(read: Callable[[httpx.AsyncClient, str], Awaitable[R]], urls: Seque
     return submit(gather()).result()
 
 
-async def ask_peer(
-    client: httpx.AsyncClient, url: str, method: str = "GET", **request: Any
-) -> httpx.Response | None:
+async def ask_peer(client: httpx.AsyncClient, url: str, method: str = "GET", **request: Any) -> httpx.Response | None:
     """Return the answer, or None when no server answers in time. An answer that breaks HTTP counts as a 502."""
     try:
         return await ask(client, method, url, seconds=TIMEOUT_SECONDS, **request)

@@ -85,6 +85,7 @@ GORUSH = Part(
     reach=reach,
     read=read,
     advice=advice,
+    admin_module="pushserver.console.gorush.admin",
     metric_modules={"gorush": "notifications.gateways.gorush.models"},
     url_modules={"hooks/": "pushserver.console.gorush.feedback"},
     peer_page=PeerPage(

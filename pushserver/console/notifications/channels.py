@@ -1,13 +1,15 @@
-"""Channels in the console: what is halted and why, and what an operator can do about it."""
+"""Channels in the console (an app on a platform): what halts each, and what an operator can do about it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import transaction
-from django.db.models import Case, IntegerField, Q, QuerySet, When
+from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models.functions import Coalesce
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from unfold.admin import ModelAdmin
@@ -16,12 +18,11 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from kit.db.clock import database_now
 from kit.display import counted, exact
 from notifications.messages import ChannelKey
-from notifications.models import Channel, Halt
+from notifications.models import Channel, Halt, Halts
 from notifications.queues import halts, queues
 from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
 from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
-from pushserver.console.notifications.halted import RUNNING, with_halts
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
 from pushserver.console.toolkit.lists import Alone
@@ -30,95 +31,122 @@ from pushserver.console.toolkit.related import Link
 from registrations.messages import has_topic
 from registrations.models import RegistrationEvent, Route
 
+Kind = Halt.Kind
+RUNNING = "running"
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
 UNDO_FROM = timedelta(hours=1)
 
 
-ALREADY = "Nothing was changed: {} is {} already."
-NOT_SO = "Nothing was changed: {} is not {}, or not any more."
+# What halts a channel -------------------------------------------------------------------------------------------------
+def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
+    """Return the apps with their halts: ``state``, and with it who halted the app, why and since when.
+
+    An app that is both paused and tripped is shown as paused, because only a person ends a pause; ``halts`` has both
+    words.
+    """
+    own = Halt.objects.in_force().filter(token_type=OuterRef("token_type"), app_topic=OuterRef("app_topic"))
+    own = own.order_by("kind")
+    first = {
+        name: Subquery(own.values(column)[:1])
+        for name, column in (("reason", "reason"), ("changed_by", "by"), ("since", "since"))
+    }
+    return apps.annotate(
+        state=Coalesce(Subquery(own.values("kind")[:1]), Value(RUNNING), output_field=TextField()),
+        halts=ArraySubquery(own.values("kind")),
+        next_probe_at=Subquery(own.filter(kind=Kind.TRIPPED).values("next_probe_at")[:1]),
+        **first,
+    )
 
 
+def halted_apps() -> dict[ChannelKey, Halt]:
+    """Return the apps that are paused or tripped, each with its halt."""
+    rows = Halt.objects.in_force().filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
+    return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
+
+
+def covering(gateway: str, app: ChannelKey) -> Halts:
+    """Return the halts of all times that kept, or keep, pushes to an app through a gateway from being sent."""
+    at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
+    return Halt.objects.filter(Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app)
+
+
+# Operations -----------------------------------------------------------------------------------------------------------
 class ChannelOperation(Operation):
     """An operation on one channel, though operations in general can be on several rows."""
 
     permission = "notifications.operate_channel"
 
-
-class Pause(ChannelOperation):
-    label = "Pause"
-
-    @classmethod
-    def fits(cls, row: Any) -> bool:
-        return Halt.Kind.PAUSED not in row.halts
-
-    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"Nothing is sent to {rows[0]} until somebody resumes it. What comes for it waits."
-
-    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.begin(
-            halts.Kind.PAUSED, _key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now()
-        )
-        return _done("Paused.", ALREADY.format(rows[0], "paused"), is_change=is_change)
+    def facts(self, rows: Sequence[Channel]) -> Mapping[str, object]:
+        return {"channel": rows[0]}
 
 
-class Trip(ChannelOperation):
-    label = "Trip"
+class Begin(ChannelOperation):
+    """An operation that begins a halt of this kind."""
+
+    kind: ClassVar[Halt.Kind]
+    message: ClassVar[str]
 
     @classmethod
     def fits(cls, row: Any) -> bool:
-        return Halt.Kind.TRIPPED not in row.halts
-
-    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"Nothing is sent to {rows[0]} but one push now and then, until one arrives. What comes for it waits."
+        return cls.kind not in row.halts
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.begin(
-            halts.Kind.TRIPPED, _key(rows[0]), by=by, reason=self.cleaned_data["why"], now=database_now()
-        )
-        return _done("Tripped.", ALREADY.format(rows[0], "tripped"), is_change=is_change)
+        why = self.cleaned_data["why"]
+        is_change = halts.begin(self.kind, _key(rows[0]), by=by, reason=why, now=database_now())
+        already = f"Nothing was changed: {rows[0]} is {self.kind} already."
+        return Done(self.message if is_change else already, is_change=is_change)
 
 
-class Resume(ChannelOperation):
-    label = "Resume"
+class End(ChannelOperation):
+    """An operation that ends a halt of this kind. A channel may have one of the other kind, too."""
+
+    kind: ClassVar[Halt.Kind]
+    other_kind: ClassVar[Halt.Kind]
+    message: ClassVar[str]
 
     @classmethod
     def fits(cls, row: Any) -> bool:
-        return Halt.Kind.PAUSED in row.halts
+        return cls.kind in row.halts
+
+    def facts(self, rows: Sequence[Channel]) -> Mapping[str, object]:
+        own, of_all = _key(rows[0]), queues.load().rows.items()
+        waiting = sum(row.waiting_count for key, row in of_all if (key.token_type, key.app_topic) == own)
+        return {**super().facts(rows), "waiting": waiting}
 
     def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"Notifications that wait for {rows[0]}: {_waiting(rows[0])}. Its pause ends, and they are sent."
-        yield from _also("tripped", rows[0])
+        yield from super().touched(rows)
+        key = _key(rows[0])
+        if Halt.objects.in_force().filter(kind=self.other_kind, **key._asdict()).exists():
+            yield f"It is also {self.other_kind}, which does not end: nothing is sent before that does."
 
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.end(halts.Kind.PAUSED, _key(rows[0]), by=by, now=database_now())
-        return _done("Resumed.", NOT_SO.format(rows[0], "paused"), is_change=is_change)
+        is_change = halts.end(self.kind, _key(rows[0]), by=by, now=database_now())
+        ended = f"Nothing was changed: {rows[0]} is not {self.kind}, or not any more."
+        return Done(self.message if is_change else ended, is_change=is_change)
 
 
-class CloseBreaker(ChannelOperation):
-    label = "Close the breaker"
-
-    @classmethod
-    def fits(cls, row: Any) -> bool:
-        return Halt.Kind.TRIPPED in row.halts
-
-    def touched(self, rows: Sequence[Channel]) -> Iterable[str]:
-        yield f"Notifications that wait for {rows[0]}: {_waiting(rows[0])}. They are sent without waiting for a probe."
-        yield from _also("paused", rows[0])
-
-    def run(self, rows: Sequence[Channel], *, by: str) -> Done:
-        is_change = halts.end(halts.Kind.TRIPPED, _key(rows[0]), by=by, now=database_now())
-        return _done("Closed the breaker.", NOT_SO.format(rows[0], "tripped"), is_change=is_change)
+class Pause(Begin):
+    label, message = "Pause", "Paused."
+    kind = Kind.PAUSED
+    effects = ("Nothing is sent to {channel} until somebody resumes it. What comes for it waits.",)
 
 
-def _waiting(channel: Channel) -> int:
-    known = queues.load()
-    own = _key(channel)
-    return sum(row.waiting_count for key, row in known.rows.items() if (key.token_type, key.app_topic) == own)
+class Trip(Begin):
+    label, message = "Trip", "Tripped."
+    kind = Kind.TRIPPED
+    effects = ("Nothing is sent to {channel} but one push now and then, until one arrives. What comes for it waits.",)
 
 
-def _also(other: str, channel: Channel) -> Iterable[str]:
-    if Halt.objects.in_force().filter(kind=other, token_type=channel.token_type, app_topic=channel.app_topic).exists():
-        yield f"It is also {other}, which does not end: nothing is sent before that does."
+class Resume(End):
+    label, message = "Resume", "Resumed."
+    kind, other_kind = Kind.PAUSED, Kind.TRIPPED
+    effects = ("Notifications that wait for {channel}: {waiting}. Its pause ends, and they are sent.",)
+
+
+class CloseBreaker(End):
+    label, message = "Close the breaker", "Closed the breaker."
+    kind, other_kind = Kind.TRIPPED, Kind.PAUSED
+    effects = ("Notifications that wait for {channel}: {waiting}. They are sent without waiting for a probe.",)
 
 
 class Undo(ChannelOperation):
@@ -181,8 +209,7 @@ OPERATIONS: dict[str, type[Operation]] = {
 }
 
 
-def _done(message: str, otherwise: str, *, is_change: bool) -> Done:
-    return Done(message if is_change else otherwise, is_change=is_change)
+# The page -------------------------------------------------------------------------------------------------------------
 
 
 def _key(channel: Channel) -> ChannelKey:

@@ -3,7 +3,7 @@
 Each may be repeated, also by two people at once: it changes only rows that are still as they were.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -31,7 +31,6 @@ class RouteOperation(Operation):
     # The rows with such a route are meant; ``noun`` names one of them.
     state: ClassVar[Route.State]
     noun: ClassVar[str]
-    effects: ClassVar[Sequence[str]]
 
     @classmethod
     def fits(cls, row: Any) -> bool:
@@ -46,11 +45,10 @@ class Disable(RouteOperation):
     is_destructive = True
     state = Route.State.ACTIVE
 
-    def touched(self, rows: Sequence[Any]) -> Iterable[str]:
+    def facts(self, rows: Sequence[Any]) -> Mapping[str, object]:
         active = self.routes(rows)
         waiting = OpenNotification.objects.filter(route__in=active, state__in=WAITING).count()
-        of_all = f"{active.count()} of {len(rows)}"
-        return [sentence.format(of_all=of_all, waiting=waiting) for sentence in self.effects]
+        return {"of_all": f"{active.count()} of {len(rows)}", "waiting": waiting}
 
     def run(self, rows: Sequence[Any], *, by: str) -> Done:
         count = disable_routes(route_ids_of(rows), now=database_now())
@@ -104,10 +102,10 @@ class NotificationOperation(Operation):
 
 class TryNow(NotificationOperation):
     label = "Try now"
-
-    def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        yield f"Notifications that wait, and would be sent within seconds: {self.fitting(rows)}."
-        yield "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone."
+    effects = (
+        "Notifications that wait, and would be sent within seconds: {fitting}.",
+        "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone.",
+    )
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         now = database_now()
@@ -119,10 +117,10 @@ class TryNow(NotificationOperation):
 class DropNotifications(NotificationOperation):
     label = "Drop"
     is_destructive = True
-
-    def touched(self, rows: Sequence[Notification]) -> Iterable[str]:
-        yield f"Notifications that wait, and would never be sent: {self.fitting(rows)}."
-        yield "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent."
+    effects = (
+        "Notifications that wait, and would never be sent: {fitting}.",
+        "Senders who still wait for an answer are told success. What a worker is sending at this moment is sent.",
+    )
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
         count = end([row.pk for row in rows], Notification.State.WITHDRAWN, now=database_now())

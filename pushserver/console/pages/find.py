@@ -48,10 +48,10 @@ from pushserver.console.toolkit.search import (
     spellings,
 )
 from pushserver.console.waku.admin import envelope_url
-from pushserver.console.waku.chat_keys import parse_chat_key
 from registrations.models import Registration, TopicKey
 from waku_bridge.codec.errors import BadPublicKey
 from waku_bridge.codec.keys import key_hash as chat_key_hash
+from waku_bridge.codec.keys import parse_chat_key
 from waku_bridge.models import InboundEnvelope
 
 MAX_HITS = 20

@@ -11,7 +11,7 @@ from django.utils.html import format_html
 from notifications.messages import ChannelKey, channel_key
 from notifications.models import Channel, Halt
 from notifications.queues.breakers import BY_OPERATOR, FAILING
-from pushserver.console.notifications.halted import halted_apps
+from pushserver.console.notifications.channels import halted_apps
 from pushserver.console.pages import labels
 from pushserver.console.pages.story import A_MOMENT
 from pushserver.console.parts import parts

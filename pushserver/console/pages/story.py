@@ -21,7 +21,7 @@ from notifications.policy import Wish
 from notifications.queues.breakers import BY_OPERATOR
 from notifications.reports import Decided, unpack
 from pushserver.console.notifications.admin import PUSH_CONTENT
-from pushserver.console.notifications.halted import covering
+from pushserver.console.notifications.channels import covering
 from pushserver.console.pages import labels
 from pushserver.console.pages.drain import DRAIN_ID
 from pushserver.console.parts import parts

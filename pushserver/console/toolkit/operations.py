@@ -6,7 +6,7 @@ and sees a warning.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -73,6 +73,8 @@ class Operation(forms.Form):
     is_destructive: ClassVar[bool] = False
     # The operation may remove its rows. Afterwards the browser goes to the list instead of the page of a row.
     removes_rows: ClassVar[bool] = False
+    # Sentences about its effect, with the `facts` by name.
+    effects: ClassVar[Sequence[str]] = ()
     # Label of a second button, for forms with a preview of their effect.
     preview_label: ClassVar[str] = ""
 
@@ -107,9 +109,14 @@ class Operation(forms.Form):
         """Return how many of these rows the operation applies to, in words."""
         return f"{sum(map(cls.fits, rows))} of {len(rows)}"
 
+    def facts(self, rows: Sequence[Any]) -> Mapping[str, object]:
+        """Return what the effects say about these rows: to how many it applies (``fitting``), and their number."""
+        return {"fitting": self.fitting(rows), "count": len(rows)}
+
     def touched(self, rows: Sequence[Any]) -> Iterable[str]:
         """Return sentences that describe the effect on these rows."""
-        raise NotImplementedError
+        facts = self.facts(rows)
+        return [sentence.format(**facts) for sentence in self.effects]
 
     def run(self, rows: Sequence[Any], *, by: str) -> Done:
         """Carry out the operation in the name of the account ``by``, and return the result."""

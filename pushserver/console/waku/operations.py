@@ -4,7 +4,7 @@ Each is safe to repeat, also by two people at once: it changes only rows that ar
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,10 +48,7 @@ class EnvelopeOperation(Operation):
 
 class ProcessAgain(EnvelopeOperation):
     label = "Process again"
-
-    def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
-        yield f"Envelopes that failed, and would be processed again within seconds: {self.fitting(rows)}."
-        yield LATE
+    effects = ("Envelopes that failed, and would be processed again within seconds: {fitting}.", LATE)
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         count = process_again([row.hash for row in rows])
@@ -63,10 +60,7 @@ class DropEnvelopes(EnvelopeOperation):
 
     label = "Drop"
     is_destructive = True
-
-    def touched(self, rows: Sequence[InboundEnvelope]) -> Iterable[str]:
-        yield f"Envelopes that failed, and would never be processed: {self.fitting(rows)}."
-        yield "Their messages are lost."
+    effects = ("Envelopes that failed, and would never be processed: {fitting}.", "Their messages are lost.")
 
     def run(self, rows: Sequence[InboundEnvelope], *, by: str) -> Done:
         failed = EndedEnvelope.objects.filter(hash__in=[row.hash for row in rows], state=State.FAILED)
@@ -79,13 +73,15 @@ class ProcessAllAgain(Operation):
 
     label = "Process again"
     permission = EnvelopeOperation.permission
+    effects = (
+        "Envelopes that failed by {fault}, and would be processed again: {count}.",
+        "Until it is repaired they fail again. Nothing is lost by that, because their payloads are kept.",
+        LATE,
+    )
 
-    def touched(self, rows: Sequence[EnvelopeFault]) -> Iterable[str]:
-        count = len(faults.waiting([row.pk for row in rows]))
+    def facts(self, rows: Sequence[EnvelopeFault]) -> Mapping[str, object]:
         fault = "this fault" if len(rows) == 1 else "these faults"
-        yield f"Envelopes that failed by {fault}, and would be processed again: {count}."
-        yield "Until it is repaired they fail again. Nothing is lost by that, because their payloads are kept."
-        yield LATE
+        return {"fault": fault, "count": len(faults.waiting([row.pk for row in rows]))}
 
     def run(self, rows: Sequence[EnvelopeFault], *, by: str) -> Done:
         count = process_again(faults.waiting([row.pk for row in rows]))
@@ -96,10 +92,10 @@ class ReadLettersAgain(Operation):
     label = "Read again"
     permission = "waku_bridge.operate_deadletter"
     removes_rows = True
-
-    def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"Dead letters that are read once more: {len(rows)}. Those that can be read now go into the inbox."
-        yield "The others stay."
+    effects = (
+        "Dead letters that are read once more: {count}. Those that can be read now go into the inbox.",
+        "The others stay.",
+    )
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         taken, unreadable = read_again([row.digest for row in rows], now=database_now())
@@ -110,9 +106,7 @@ class DropLetters(Operation):
     label = "Drop"
     permission = "waku_bridge.operate_deadletter"
     is_destructive = removes_rows = True
-
-    def touched(self, rows: Sequence[DeadLetter]) -> Iterable[str]:
-        yield f"Dead letters that are removed for good: {len(rows)}."
+    effects = ("Dead letters that are removed for good: {count}.",)
 
     def run(self, rows: Sequence[DeadLetter], *, by: str) -> Done:
         count, _ = DeadLetter.objects.filter(digest__in=[row.digest for row in rows]).delete()

@@ -167,6 +167,7 @@ WAKU = Part(
     is_bridge=True,
     app_label="waku_bridge",
     kinds=KINDS,
+    canary=canary,
     reach=reach,
     read=read,
     gauges=(
@@ -174,6 +175,7 @@ WAKU = Part(
         *(metrics.REPLIES_PENDING, metrics.REPLIES_OLDEST_AGE_SECONDS),
     ),
     replies=REPLIES,
+    admin_module="pushserver.console.waku.admin",
     metric_modules={
         "The bridge, the inbox and replies": "waku_bridge.metrics",
         "Nodes and the canary of Waku": "pushserver.console.waku.metrics",

@@ -1,6 +1,6 @@
 """Operations on devices: disable, enable, remove. Each is safe to repeat, and safe for two operators at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from django.db import transaction
@@ -51,18 +51,21 @@ class RemoveDevice(Operation):
     label = "Remove"
     permission = "xmpp_bridge.remove_device"
     is_destructive = True
+    effects = (
+        "Registered devices: {fitting}. Their tokens are removed, which cannot be undone.",
+        WITHDRAWN,
+        "Their users' servers get an error for the next push.",
+        "When the app registers again, as apps do by themselves, it gets a new device.",
+    )
 
     @classmethod
     def fits(cls, row: Device) -> bool:
         return row.state == Device.State.ACTIVE
 
-    def touched(self, rows: Sequence[Device]) -> Iterable[str]:
+    def facts(self, rows: Sequence[Device]) -> Mapping[str, object]:
         routes = route_ids_of([row for row in rows if self.fits(row)])
         waiting = OpenNotification.objects.filter(route__in=routes, state__in=WAITING).count()
-        yield f"Registered devices: {self.fitting(rows)}. Their tokens are removed, which cannot be undone."
-        yield WITHDRAWN.format(waiting=waiting)
-        yield "Their users' servers get an error for the next push."
-        yield "When the app registers again, as apps do by themselves, it gets a new device."
+        return {**super().facts(rows), "waiting": waiting}
 
     @transaction.atomic
     def run(self, rows: Sequence[Device], *, by: str) -> Done:

@@ -11,13 +11,16 @@ from django.urls import reverse
 
 from kit.db.base import fetch
 from kit.expiry.models import waiting
+from kit.telemetry import StoredGauge
 from notifications.models import Notification
 from pushserver.console.canary.xmpp import canary
 from pushserver.console.health.judges import Filled
 from pushserver.console.health.verdicts import Facts
+from pushserver.console.models import CanaryRun
 from pushserver.console.part import Found, KeyUse, ListPage, Part
 from pushserver.console.toolkit.search import is_id
 from pushserver.console.xmpp.indicators import KINDS
+from registrations.models import Route
 from xmpp_bridge.component import read_fault
 from xmpp_bridge.identity import client_keys, read_node, verify_client
 from xmpp_bridge.limits import RATES, DeviceLimit
@@ -95,6 +98,27 @@ def searchable(term: str) -> str | None:
     return str(named) if named and Device.objects.filter(pk=named).exists() else None
 
 
+# Metrics, by the rules in `waku_bridge/metrics.py` --------------------------------------------------------------------
+ENDS_UNANNOUNCED = StoredGauge(
+    "pushserver_xmpp_ends_waiting",
+    "Disabled routes whose end is not yet announced to the user's server, counted up to 10 000. "
+    "When it moves: growing, the component is not connected.",
+    sql=f"""
+        SELECT count(*) FROM (
+            SELECT FROM registrations_route WHERE state = '{Route.State.DISABLED}' AND is_end_awaited LIMIT 10000
+        ) AS unannounced
+    """,
+)
+CANARY_LINK_SECONDS = StoredGauge(
+    "pushserver_xmpp_canary_link_seconds",
+    "Seconds that each link of the chain took in the last round trip of the canary of XMPP; links that it did not "
+    "reach are missing. "
+    "When it moves: the links are explained in docs/canary.md; users' servers wait for the answer to a push.",
+    ("link",),
+    sql=CanaryRun.link_seconds(CanaryRun.Network.XMPP),
+)
+
+
 XMPP = Part(
     name=BRIDGE,
     label="XMPP",
@@ -102,11 +126,13 @@ XMPP = Part(
     is_in_use=lambda: bool(settings.XMPP_COMPONENT_JID),
     app_label="xmpp_bridge",
     kinds=KINDS,
+    canary=canary,
     reach=reach,
     read=read,
+    admin_module="pushserver.console.xmpp.admin",
     metric_modules={
         "XMPP": "xmpp_bridge.metrics",
-        "Ends and the canary of XMPP": "pushserver.console.xmpp.metrics",
+        "Ends and the canary of XMPP": __name__,
     },
     api_urls="pushserver.console.xmpp.api",
     key_use=key_use,

@@ -4,39 +4,30 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pushserver.console.canary import waku, xmpp
 from pushserver.console.models import CanaryRun
+from pushserver.console.parts import parts
 
 BROKEN = 1
 DRY_RUN_REMARK = "Dry run: the gateway dropped the push, so its credentials, Apple and Google were not tested."
-CANARIES = {canary.network: canary for canary in (waku.canary, xmpp.canary)}
-# The setting that each canary needs, and what to do without it.
-NEEDED = {
-    "waku": ("WAKU_NODES", "WAKU_NODES is not set, and no embedded node is running. Start `manage.py up`."),
-    "xmpp": (
-        "XMPP_COMPONENT_JID",
-        "XMPP_COMPONENT_JID and XMPP_COMPONENT_SECRET are not set: docs/xmpp.md says how.",
-    ),
-}
+CANARIES = {part.canary.network: part.canary for part in parts() if part.canary}
 
 
 class Command(BaseCommand):
     help = "Register, notify and unregister through the whole chain of a network, and show which link is broken."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("network", nargs="?", choices=CANARIES, default="waku")
+        parser.add_argument("network", nargs="?", choices=CANARIES, default=next(iter(CANARIES)))
 
     def handle(self, *_args: Any, network: str, **_options: Any) -> None:
-        setting, what_to_do = NEEDED[network]
-        if not getattr(settings, setting):
-            raise CommandError(what_to_do)
-        run = CANARIES[network].run()
+        canary = CANARIES[network]
+        if missing := canary.missing():
+            raise CommandError(missing)
+        run = canary.run()
         if run is None:
             raise CommandError("Another run of this canary is under way. Try again in a moment.", returncode=2)
         show(run, Console())

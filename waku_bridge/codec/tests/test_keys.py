@@ -5,10 +5,18 @@ from hashlib import shake_256
 import pytest
 from coincurve import PrivateKey
 
-from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client.access_tokens import find_access_token, seal_access_token
 from waku_bridge.codec.errors import BadPublicKey
-from waku_bridge.codec.keys import Identity, chat_hash, chat_key, compress, parse_public_key, seal_body, shared_key
+from waku_bridge.codec.keys import (
+    Identity,
+    chat_hash,
+    chat_key,
+    compress,
+    parse_chat_key,
+    parse_public_key,
+    seal_body,
+    shared_key,
+)
 from waku_bridge.codec.tests.examples import ACCESS_TOKEN, CLIENT, OUTSIDER, SENDER, SERVER, repeatable
 
 # The pair that status-go's own tests of the short form use.

@@ -8,11 +8,10 @@ from coincurve import PrivateKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pushserver.console.waku.chat_keys import parse_chat_key
 from waku_bridge.client import access_tokens
 from waku_bridge.codec import envelope, keys, wire
 from waku_bridge.codec.errors import BadFrame, CodecError
-from waku_bridge.codec.keys import parse_public_key, recover, sign, verify_grant
+from waku_bridge.codec.keys import parse_chat_key, parse_public_key, recover, sign, verify_grant
 from waku_bridge.codec.tests.examples import BODIES, CLIENT, QUERY, SERVER, TOPIC_KEY, fixed, framed, repeatable, sent
 from waku_bridge.messages import MessageType
 

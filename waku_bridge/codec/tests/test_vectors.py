@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from coincurve import PrivateKey
 
-from pushserver.console.waku.chat_keys import parse_chat_key
 from registrations.messages import is_uuid
 from waku_bridge.client import access_tokens
 from waku_bridge.codec import envelope, keys, wire
@@ -18,6 +17,7 @@ from waku_bridge.codec.keys import (
     grant_material,
     keccak256,
     key_hash,
+    parse_chat_key,
     parse_public_key,
     shake256,
     shared_key,

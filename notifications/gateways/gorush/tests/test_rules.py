@@ -21,7 +21,7 @@ from notifications.gateways.gorush.models import (
 )
 from notifications.messages import Outcome
 from tests.rig.logs import capture_logs
-from tests.rig.statements import at_once, statements
+from tests.rig.statements import at_once, beside, other_session, statements
 
 RULES = GatewayErrorRule.objects
 OPERATOR = GatewayErrorRule.Origin.OPERATOR
@@ -77,6 +77,20 @@ def test_an_operators_rule_comes_before_a_new_one_of_the_file_about_the_same_err
     new = replace(seed_rules()[0], text="New", code="theirs")
     load_shipped(shipped=[*seed_rules(), new])
     assert RULES.get(text="New").code == "ours"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_that_an_operator_adds_while_the_file_is_loaded_stays():
+    RULES.filter(text="Unregistered").delete()
+    columns = "position, platform, match, text, outcome, code, is_guarded, retry_base_seconds, is_enabled, remark"
+    with other_session() as operator:
+        operator.execute(f"""
+            INSERT INTO notifications_gatewayerrorrule ({columns}, origin, updated_at)
+            VALUES (5, 'ios', 'exact', 'Unregistered', 'config', 'ours', false, 0, true, '', 'operator', now())
+        """)
+        loading = beside(load_shipped)
+    loading.result()
+    assert RULES.get(text="Unregistered").code == "ours"
 
 
 def test_the_rules_of_the_file_come_with_a_migration_and_the_operators_stay():
