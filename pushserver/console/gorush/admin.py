@@ -4,6 +4,7 @@ Every change leaves a log entry with the earlier values, because a wrong rule ca
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any, ClassVar, LiteralString
@@ -44,7 +45,7 @@ from pushserver.console.toolkit.columns import age, moment, state, word
 from pushserver.console.toolkit.editing import LoggedEdits, OptimisticForm
 from pushserver.console.toolkit.facts import FactAdmin, Narrowed
 from pushserver.console.toolkit.lists import WordFilter, during
-from pushserver.console.toolkit.operations import Operation
+from pushserver.console.toolkit.operations import Operation, OperationPage
 
 EDITED = (
     *("position", "platform", "match", "text", "outcome", "code"),
@@ -53,8 +54,13 @@ EDITED = (
 MAX_TRIED_LENGTH = 10_000
 PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")  # in a signature
 NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
-# A rule of these classes can disable tokens or stop a channel. So a change of it is confirmed, with a reason.
-CONFIRMED = (Outcome.DEAD, Outcome.CONFIG)
+# The effects of rules that can disable tokens or stop a channel. Such a rule is confirmed, with a reason.
+CONFIRMED = {
+    Outcome.DEAD: "Each address with a matching error is disabled: nothing is sent there until its app registers "
+    "again.",
+    Outcome.CONFIG: "A push with a matching error is tried again after a minute. Several such errors in a row stop the "
+    "channel of the app.",
+}
 # The fields that decide which errors a rule matches, and what follows.
 DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})
 
@@ -81,6 +87,12 @@ class ConfirmRule(Operation):
 
     label = "Save the rule"
     permission = "notifications.change_gatewayerrorrule"
+    is_destructive = True
+
+    def touched(self, rows: Sequence[GatewayErrorRule]) -> Iterable[str]:
+        yield preview(rows[0], now=timezone.now())
+        yield CONFIRMED[Outcome(rows[0].outcome)]
+        yield "Workers apply the rule within seconds."
 
 
 def url_of(rule: GatewayErrorRule) -> str:
@@ -134,16 +146,17 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         why = ConfirmRule(request.POST if "confirmed" in request.POST else None)
         if why.is_valid():
             return None
+        all_rules = reverse("admin:notifications_gatewayerrorrule_changelist")
         sent = [(name, value) for name, values in request.POST.lists() for value in values]
         context = {
             **self.admin_site.each_context(request),
-            "title": "Confirm the rule",
-            "rule": form.instance,
-            "preview": preview(form.instance, now=timezone.now()),
+            "title": f"Confirm the rule: {form.instance}",
+            "page": OperationPage("", request.get_full_path(), all_rules),
             "form": why,
+            "touched": why.touched([form.instance]),
             "sent": [(name, value) for name, value in sent if name not in NOT_SENT_AGAIN],
         }
-        return TemplateResponse(request, "admin/notifications/gatewayerrorrule/confirm.html", context)
+        return TemplateResponse(request, "console/confirm.html", context)
 
     def _is_to_be_confirmed(self, form: Any) -> bool:
         is_changed = form.instance.pk is None or DECISIVE & set(form.changed_data)

@@ -26,7 +26,7 @@ from notifications.queues.queues import Queues
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
 from pushserver.console.toolkit.lists import Alone
-from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm, done
 from pushserver.console.toolkit.related import Link
 from registrations.messages import has_topic
 from registrations.models import RegistrationEvent, Route
@@ -94,7 +94,7 @@ class Begin(ChannelOperation):
         why = self.cleaned_data["why"]
         is_change = halts.begin(self.kind, _key(rows[0]), by=by, reason=why, now=database_now())
         already = f"Nothing was changed: {rows[0]} is {self.kind} already."
-        return Done(self.message if is_change else already, is_change=is_change)
+        return done(is_change, self.message, already)
 
 
 class End(ChannelOperation):
@@ -122,7 +122,7 @@ class End(ChannelOperation):
     def run(self, rows: Sequence[Channel], *, by: str) -> Done:
         is_change = halts.end(self.kind, _key(rows[0]), by=by, now=database_now())
         ended = f"Nothing was changed: {rows[0]} is not {self.kind}, or not any more."
-        return Done(self.message if is_change else ended, is_change=is_change)
+        return done(is_change, self.message, ended)
 
 
 class Pause(Begin):

@@ -60,9 +60,9 @@ class Done:
     is_change: bool = True
 
 
-def done(count: int, message: str) -> Done:
-    """Return the result of an operation that changed ``count`` rows."""
-    return Done(message) if count else Done(ALREADY, is_change=False)
+def done(count: int, message: str, otherwise: str = ALREADY) -> Done:
+    """Return the result of an operation that changed ``count`` rows. ``otherwise`` is its message without a change."""
+    return Done(message if count else otherwise, is_change=bool(count))
 
 
 class Operation(forms.Form):
