@@ -28,7 +28,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 import notifications.metrics
-import pushserver.console.notifications.gauges
+import pushserver.console.notifications.metrics
 import registrations.metrics
 from kit.exposition import Counted, is_authentic
 from kit.processes import once
@@ -155,7 +155,7 @@ def sources() -> dict[str, object]:
     return {
         **own,
         "Requests and delivery": notifications.metrics,
-        "Backlog of delivery": pushserver.console.notifications.gauges,
+        "Backlog of delivery": pushserver.console.notifications.metrics,
         "Registrations and queries": registrations.metrics,
         "Servers and queues": sys.modules[__name__],
     }

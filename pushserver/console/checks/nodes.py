@@ -100,10 +100,6 @@ class Reading:
     def is_go_waku(self) -> bool:
         return self.version is not None and self.version.is_go_waku
 
-    @property
-    def own_clusters(self) -> list[int]:
-        return sorted({cluster for cluster, _shard in self.own_shards})
-
 
 SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
 
@@ -139,18 +135,20 @@ def _has_no_peers(node: Reading) -> bool:
     return node.state("Relay") == "NOT_READY" or (node.health is not None and node.health.connection == "Disconnected")
 
 
-def _wrong_cluster(node: Reading) -> bool:
-    return bool(node.shards and node.is_read and node.own_clusters and node.shards.cluster not in node.own_clusters)
+def _other_cluster(node: Reading) -> str:
+    """Return our clusters in words if the node is in none of them."""
+    own = {cluster for cluster, _shard in node.own_shards}
+    return _in_words(own) if node.shards and node.is_read and node.shards.cluster not in own else ""
 
 
 def _shards_not_named(node: Reading) -> str:
-    if node.shards is None or not node.is_read or _wrong_cluster(node):
+    if node.shards is None or not node.is_read or _other_cluster(node):
         return ""
     return _in_words({shard for _cluster, shard in node.own_shards} - node.shards.shards)
 
 
 def _shards_not_relayed(node: Reading) -> str:
-    if node.shards is None or not node.is_read or _wrong_cluster(node) or _shards_not_named(node):
+    if node.shards is None or not node.is_read or _other_cluster(node) or _shards_not_named(node):
         return ""
     return _in_words(shard for cluster, shard in node.own_shards if node.joined.get((cluster, shard)) is False)
 
@@ -243,7 +241,7 @@ RULES: Sequence[Rule[Reading]] = (
     ),
     Rule(
         "wrong_cluster",
-        lambda node: _wrong_cluster(node) and _in_words(node.own_clusters),
+        _other_cluster,
         "it is in cluster {peer.shards.cluster}, and we read cluster {found}",
         "It has no contact with nodes of our cluster: nothing arrives and nothing goes out, without an error.",
         "Correct --cluster-id, or WAKU_PUBSUB_TOPICS.",
@@ -360,7 +358,7 @@ def memory_of(reading: Reading) -> dict[str, Any]:
 async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     asked_at = timezone.now()
     health = await _ask(client, f"{url}/health")
-    answered_at = timezone.now()
+    answered_at, date = timezone.now(), health.headers.get("Date", "") if health else ""
     info, version, mesh = await asyncio.gather(
         _ask_either(client, url, "/debug/v1/info", "/info"),
         _ask_either(client, url, "/debug/v1/version", "/version"),
@@ -376,17 +374,12 @@ async def _read(client: httpx.AsyncClient, url: str) -> Reading:
         version=read_version(_content(version)),
         shards=read_info(_content(info)),
         joined={shard: is_joined for shard, is_joined in zip(asked, joined, strict=True) if is_joined is not None},
-        skew_seconds=_skew(health, asked_at, answered_at),
+        skew_seconds=read_skew(date, asked_at=asked_at, answered_at=answered_at),
         mesh_peers=read_mesh(_content(mesh)),
         own_shards=shards,
         is_read=url in settings.WAKU_NODES,
         is_store=url in settings.WAKU_STORE_NODES,
     )
-
-
-def _skew(answer: httpx.Response | None, asked_at: datetime, answered_at: datetime) -> float | None:
-    date = answer.headers.get("Date") if answer else None
-    return read_skew(date, asked_at=asked_at, answered_at=answered_at) if date else None
 
 
 def _content(answer: httpx.Response | None) -> bytes:

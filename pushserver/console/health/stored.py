@@ -28,7 +28,7 @@ from pushserver.console.health.recent import Recent
 from pushserver.console.health.traffic import MINUTE
 from pushserver.console.health.verdicts import Facts
 from pushserver.console.models import Incident, ServerStart
-from pushserver.console.notifications import gauges as delivery_gauges
+from pushserver.console.notifications import metrics as delivery_gauges
 from pushserver.console.parts import parts_in_use
 from pushserver.console.reports.formats import percent
 from registrations.messages import devices_of

@@ -17,7 +17,7 @@ from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
 from pushserver.console.health.trend import BUCKET
 from pushserver.console.models import Count, TrafficMinute
-from pushserver.console.notifications.gauges import OPEN
+from pushserver.console.notifications.metrics import OPEN
 from pushserver.console.parts import parts
 from registrations import messages
 from registrations.messages import sql_case, sql_with_topic
