@@ -49,7 +49,7 @@ PUT_TOGETHER = {
     "registrations/retention.py": "the names of tables that are walked",
     "spark_reports/export/queries.py": "expressions of ours, and days",
     "spark_reports/running/loading.py": "names of tables and columns",
-    "pushserver/console/notifications/gauges.py": "names of the token types",
+    "pushserver/console/notifications/metrics.py": "names of the token types",
     "pushserver/console/health/traffic.py": "names of the token types",
     "pushserver/console/health/stored.py": "statements of other modules and of gauges, and their labels",
 }
