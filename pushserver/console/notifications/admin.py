@@ -44,7 +44,7 @@ from pushserver.console.toolkit.columns import (
 )
 from pushserver.console.toolkit.facts import FactAdmin, FactInline
 from pushserver.console.toolkit.labels import label
-from pushserver.console.toolkit.lists import Alone, OnlyFilter, RecentValuesFilter, WordFilter, during
+from pushserver.console.toolkit.lists import RecentValuesFilter, WordFilter, choices, during, only
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import spellings
 from registrations.messages import name_of
@@ -82,26 +82,14 @@ def request_timeline_url(request_id: int) -> str:
     return reverse("request_timeline", args=[request_id])
 
 
-class ProgressFilter(Alone, admin.SimpleListFilter):
-    """A filter for notifications that have not ended."""
+def stuck() -> Q:
+    """Return the condition of notifications that wait for too long. One behind a halt is not stuck."""
+    # By queue, because the index begins with it.
+    open_ids = sorted(queues.load().open_ids)
+    return Q(queue_id__in=open_ids, due_at__lt=timezone.now() - STUCK_AFTER, ended_on=UNDER_WAY)
 
-    title = "progress"
-    parameter_name = "progress"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("open", "open"), ("stuck", "stuck: due for a minute")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        late = timezone.now() - STUCK_AFTER
-        match self.value():
-            case "open":
-                return queryset.filter(ended_on=UNDER_WAY)
-            case "stuck":
-                # A notification behind a halt is not stuck. The condition is by queue, because the index begins with
-                # it.
-                open_ids = sorted(queues.load().open_ids)
-                return queryset.filter(queue_id__in=open_ids, due_at__lt=late, ended_on=UNDER_WAY)
-        return queryset
+PROGRESS = choices("progress", {"open": ("open", Q(ended_on=UNDER_WAY)), "stuck": ("stuck: due for a minute", stuck)})
 
 
 class StateFilter(WordFilter):
@@ -235,7 +223,7 @@ class NotificationAdmin(Operated, FactAdmin):
         age("created_at"),
         age("next_attempt_at", "due"),
     )
-    list_filter = (ProgressFilter, ("state", StateFilter), during("finished_at", days="ended_on"))
+    list_filter = (PROGRESS, ("state", StateFilter), during("finished_at", days="ended_on"))
     shown: ClassVar[Any] = {
         "Notification": (
             state("state"),
@@ -292,14 +280,6 @@ def type_name(number: int) -> str:
     return NotificationType(number).name.lower().replace("_", " ") if known else f"type {number}"
 
 
-class FailedFilter(Alone, OnlyFilter):
-    """A filter for the attempts that count as failures: neither dead tokens nor bad payloads."""
-
-    title = parameter_name = "failed"
-    words = ", ".join(FAILURES)
-    condition = Q(outcome__in=FAILURES)
-
-
 @admin.register(Attempt)
 class AttemptAdmin(FactAdmin):
     list_display = (
@@ -315,7 +295,7 @@ class AttemptAdmin(FactAdmin):
         age("started_at", "claimed"),
     )
     list_filter = (
-        FailedFilter,
+        only("failed", ", ".join(FAILURES), Q(outcome__in=FAILURES)),  # neither dead tokens nor bad payloads
         ("outcome", WordFilter),
         ("code", RecentValuesFilter),
         during("ended_at", since="started_at"),

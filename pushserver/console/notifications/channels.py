@@ -25,7 +25,7 @@ from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
-from pushserver.console.toolkit.lists import Alone
+from pushserver.console.toolkit.lists import choices
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm, done
 from pushserver.console.toolkit.related import Link
 from registrations.messages import has_topic
@@ -228,21 +228,13 @@ def _with_shares(rows: QuerySet[Channel], known: Queues) -> QuerySet[Channel]:
     )
 
 
-class HaltedFilter(Alone, admin.SimpleListFilter):
-    """A filter for the channels that nothing is sent to, by what stopped them."""
-
-    title = parameter_name = "halted"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", "paused or tripped"), ("paused", "paused"), ("tripped", "tripped")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        match self.value():
-            case "yes":
-                return queryset.exclude(state=RUNNING)
-            case "paused" | "tripped" as kind:
-                return queryset.filter(halts__contains=[kind])
-        return queryset
+HALTED = choices(
+    "halted",
+    {
+        "yes": ("paused or tripped", ~Q(state=RUNNING)),
+        **{kind.value: (kind.value, Q(halts__contains=[kind.value])) for kind in (Kind.PAUSED, Kind.TRIPPED)},
+    },
+)
 
 
 @admin.register(Channel)
@@ -262,7 +254,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         number("share_waiting", "waits"),
         number("share_limit", "may wait"),
     )
-    list_filter = (HaltedFilter, "token_type")
+    list_filter = (HALTED, "token_type")
     ordering: ClassVar[Any] = ("token_type", "app_topic")
     actions = None
     shown: ClassVar[Any] = {

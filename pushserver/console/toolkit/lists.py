@@ -8,7 +8,7 @@ Rule: one filter is active at a time. Each has an index in the order of the list
 Filters show the words of the code, and offer choices without a scan of a large table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 from typing import Any
@@ -195,6 +195,35 @@ class OnlyFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
         return queryset.filter(self.condition) if self.value() else queryset
+
+
+class ConditionFilter(admin.SimpleListFilter):
+    """A filter whose choices are conditions, each with its text, by their values in the URL.
+
+    A condition is a function where it depends on the present.
+    """
+
+    conditions: Mapping[str, tuple[str, Q | Callable[[], Q]]] = {}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [(value, words) for value, (words, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        _, condition = self.conditions.get(self.value() or "", ("", Q()))
+        return queryset.filter(condition if isinstance(condition, Q) else condition())
+
+
+def only(name: str, words: str, condition: Q | Callable[[], Q], *, title: str = "") -> type[admin.SimpleListFilter]:
+    """Return the filter with one choice, the rows that meet the condition. It resets all other filters."""
+    return choices(name, {"yes": (words, condition)}, title=title)
+
+
+def choices(
+    name: str, conditions: Mapping[str, tuple[str, Q | Callable[[], Q]]], *, title: str = ""
+) -> type[admin.SimpleListFilter]:
+    """Return the filter with these choices. It resets all other filters."""
+    members = {"title": title or name, "parameter_name": name, "conditions": conditions}
+    return type("Choices", (Alone, ConditionFilter), members)
 
 
 class WordFilter(LabelFilter):

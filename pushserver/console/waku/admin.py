@@ -28,14 +28,7 @@ from pushserver.console.toolkit.columns import (
     word,
 )
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.lists import (
-    Alone,
-    LabelFilter,
-    OnlyFilter,
-    RecentValuesFilter,
-    WordFilter,
-    during,
-)
+from pushserver.console.toolkit.lists import LabelFilter, RecentValuesFilter, WordFilter, during, only
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import by_hash, hash_digits
 from pushserver.console.toolkit.times import relative
@@ -62,6 +55,7 @@ HASH_BYTES = 32
 MAX_REQUESTS = 100
 MAX_FAILED_COUNTED = 1000
 MAX_LOST = 1000  # replies in a list of lost ones
+IS_KEPT = Exists(EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault=OuterRef("pk")))
 COUNT_FAILED = f"""
     SELECT count(*) FROM (
         SELECT FROM waku_bridge_endedenvelope
@@ -128,15 +122,6 @@ class InboundEnvelopeAdmin(Operated, FactAdmin):
         return super().matching(term) | Q(hash__in=list(requests[:MAX_REQUESTS]))
 
 
-class WaitingFilter(Alone, OnlyFilter):
-    """A filter for the faults with envelopes that are still kept."""
-
-    title = "envelopes"
-    parameter_name = "waiting"
-    words = "some wait"
-    condition = Q(Exists(EndedEnvelope.objects.filter(state=EndedEnvelope.State.FAILED, fault=OuterRef("pk"))))
-
-
 def failed_url(fault: EnvelopeFault) -> str:
     return f"{reverse('admin:waku_bridge_inboundenvelope_changelist')}?state__exact=failed&fault__id__exact={fault.pk}"
 
@@ -160,7 +145,7 @@ class EnvelopeFaultAdmin(Operated, FactAdmin):
         age("first_seen_at", "first"),
         "waiting",
     )
-    list_filter = (WaitingFilter,)
+    list_filter = (only("waiting", "some wait", Q(IS_KEPT), title="envelopes"),)
     ordering = ("-last_seen_at", "-pk")
     shown: ClassVar[Any] = {
         "Fault": (
@@ -203,16 +188,6 @@ def newest_lost(**condition: str) -> QuerySet[Any]:
     return lost.values_list("pk", flat=True)[:MAX_LOST]
 
 
-class LostFilter(Alone, OnlyFilter):
-    """A filter for the replies that no node took, or that no answering store had."""
-
-    title = parameter_name = "lost"
-    words = "may not have reached anybody"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        return queryset.filter(pk__in=list(newest_lost())) if self.value() else queryset
-
-
 class ReplyStateFilter(WordFilter):
     """A filter for the state of replies. Those in an open state are in the work table alone."""
 
@@ -245,7 +220,10 @@ class OutboundReplyAdmin(FactAdmin):
         age("published_at", "published"),
         age("confirmed_at", "confirmed"),
     )
-    list_filter = (("state", ReplyStateFilter), LostFilter)
+    list_filter = (
+        ("state", ReplyStateFilter),
+        only("lost", "may not have reached anybody", lambda: Q(pk__in=list(newest_lost()))),
+    )
     shown: ClassVar[Any] = {
         "Reply": (
             state("state"),
