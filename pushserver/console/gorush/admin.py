@@ -1,6 +1,7 @@
 """The pages of error rules, which operators may change, and of the errors that no rule matches.
 
-Every change leaves a log entry with the earlier values, because a wrong rule can stop a channel or disable tokens.
+The rules that come with the server are in `notifications/gateways/gorush/rules/error_rules.yaml`. Every change leaves a
+log entry with the earlier values, because a wrong rule can stop a channel or disable tokens.
 """
 
 import re
