@@ -19,8 +19,7 @@ from pushserver.console.health.verdicts import Facts, Kind
 class PeerPage:
     """A page of the console about the servers behind a part: their indicators, and the results of config checks.
 
-    ``kinds`` are the ids of the indicators of each server. ``describe`` turns the memory of the last check into facts.
-    ``nothing`` is the text for a part without configured servers.
+    ``kinds`` are the ids of the indicators of each server. ``nothing`` is the text for a part without servers.
     """
 
     title: str
@@ -31,7 +30,6 @@ class PeerPage:
     notices: NoticeCache
     kinds: Sequence[str]
     nothing: str
-    describe: Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]] = lambda _memory: ()
 
 
 @dataclass(frozen=True, slots=True)

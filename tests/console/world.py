@@ -124,9 +124,14 @@ def save_peers(settings: Any) -> None:
     """Save the results of the config checks. They are in the cache and not in the database."""
     now = timezone.now()
     settings.WAKU_NODES, settings.WAKU_STORE_NODES, settings.GORUSH_URLS = [*NODES], [*NODES], [*GORUSHES]
-    shown = {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 700}
+    shown = {
+        "version": "nwaku 0.38.1",
+        "health": "READY",
+        "cluster and shards": "16: 32",
+        "longest page": "700 messages",
+    }
     for node in NODES:
-        NODE_NOTICES.save(Notice(node, now - timedelta(minutes=2), (), {}, shown))
+        NODE_NOTICES.save(Notice(node, now - timedelta(minutes=2), (), {}, None, shown))
     since = {NOT_SYNC.id: now - timedelta(hours=5)}
     GORUSH_NOTICES.save(Notice(GORUSHES[0], now - timedelta(minutes=1), (), {}, None))
     GORUSH_NOTICES.save(Notice(GORUSHES[1], now - timedelta(minutes=1), (NOT_SYNC,), since, None))

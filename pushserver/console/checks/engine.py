@@ -5,7 +5,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -60,7 +60,7 @@ NONE: Mapping[str, Any] = {}
 class Notice:
     """The result of one config check of one peer. ``since`` has the time when each complaint was first seen, by id.
 
-    ``memory`` has plain values for the next check and for the page of the peer.
+    ``memory`` has plain values for the next check, and ``facts`` words for the page of the peer.
     """
 
     url: str
@@ -68,6 +68,7 @@ class Notice:
     complaints: tuple[Complaint, ...]
     since: Mapping[str, datetime]
     memory: Mapping[str, Any] | None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class NoticeCache:
         known: Notice | None,
         now: datetime,
         memory: Mapping[str, Any] | None = None,
+        facts: Mapping[str, str] = NONE,
     ) -> None:
         """Save the result of a check. Log each complaint only when it appears and when it disappears."""
         before = known.since if known else {}
@@ -126,7 +128,7 @@ class NoticeCache:
                 log.warning(came, **peer, complaint=one.id, problem=one.problem, todo=one.action)
         for complaint_id in before.keys() - since.keys():
             log.info(went, **peer, complaint=complaint_id)
-        self.save(Notice(url, now, tuple(complaints), since, memory))
+        self.save(Notice(url, now, tuple(complaints), since, memory, facts))
 
 
 def complaints(notices: Sequence[Notice]) -> list[tuple[Complaint, datetime | None]]:

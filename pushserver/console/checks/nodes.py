@@ -47,41 +47,22 @@ CONNECTIONS = frozenset({"Connected", "PartiallyConnected", "Disconnected"})
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """The version of a node. ``numbers`` is empty when the node was built without a version."""
-
-    numbers: tuple[int, ...]
-    is_go_waku: bool = False
-
-    def __str__(self) -> str:
-        name = "go-waku" if self.is_go_waku else "nwaku"
-        return f"{name} {'.'.join(map(str, self.numbers)) or 'of no known version'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The health of a node in nwaku's words. ``protocols`` has the state of each protocol by its name.
-
-    A text is empty where the node gave none, or an unknown one.
-    """
-
-    node: str = ""
-    connection: str = ""
-    protocols: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """The answers of one node to one check, and our use of it. None means that an answer was missing or malformed.
 
-    ``shards`` are those of its record, and ``joined`` says of some shards (cluster, number) whether it relays them.
+    ``health``, ``connection`` and ``protocols`` (the state of each by its name) are in nwaku's words, which are empty
+    where the node gave none, or an unknown one. A ``version`` is empty when the node was built without one. ``shards``
+    are those of its record, and ``joined`` says of some shards (cluster, number) whether it relays them.
     ``skew_seconds`` is how far its clock is ahead of ours, at least. ``size_limit_bytes`` is the limit in its refusal
     of a message of the largest size that Status sends, or 0 when it took the message.
     """
 
     is_reachable: bool
-    health: Health | None = None
-    version: Version | None = None
+    health: str | None = None
+    connection: str = ""
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    version: tuple[int, ...] | None = None
+    is_go_waku: bool = False
     shards: Shards | None = None
     joined: Mapping[tuple[int, int], bool] = field(default_factory=dict)
     skew_seconds: float | None = None
@@ -92,13 +73,12 @@ class Reading:
     is_read: bool = True  # live
     is_store: bool = True  # its store is read
 
-    def state(self, protocol: str) -> str:
-        """Return the state of one of its protocols, or an empty text."""
-        return self.health.protocols.get(protocol, "") if self.health else ""
-
     @property
-    def is_go_waku(self) -> bool:
-        return self.version is not None and self.version.is_go_waku
+    def software(self) -> str:
+        """Return its name and version, or an empty text when it does not report them."""
+        name = "go-waku" if self.is_go_waku else "nwaku"
+        number = ".".join(map(str, self.version or ())) or "of no known version"
+        return "" if self.version is None else f"{name} {number}"
 
 
 SHARD = re.compile(r"/waku/2/rs/(\d+)/(\d+)")
@@ -123,16 +103,6 @@ STUCK_TIMES = 3
 MAX_MESSAGE_BYTES = 1024 * 1024  # the limit of Status and its fleet
 # The difference is a reserve for topics, base64 and other bytes that a node may count.
 PROBE_BYTES = MAX_MESSAGE_BYTES - 4096
-
-
-def _old_version(node: Reading) -> Version | None:
-    found = node.version if node.version and node.version.numbers and not node.is_go_waku else None
-    return found if found and found.numbers < OLDEST_VERSION else None
-
-
-def _has_no_peers(node: Reading) -> bool:
-    """Return whether messages reach nobody by relay. The node itself is READY all the same."""
-    return node.state("Relay") == "NOT_READY" or (node.health is not None and node.health.connection == "Disconnected")
 
 
 def _other_cluster(node: Reading) -> str:
@@ -185,14 +155,14 @@ RULES: Sequence[Rule[Reading]] = (
     ),
     Rule(
         "unknown_version",
-        lambda node: not (node.version and (node.version.numbers or node.is_go_waku)),
+        lambda node: not (node.version or node.is_go_waku),
         "the node does not report its version",
         "The bridge may misunderstand its answers.",
         "Use a release of nwaku, and make sure that the server can reach /version or /debug/v1/version.",
     ),
     Rule(
         "old_version",
-        _old_version,
+        lambda node: node.software if node.version and not node.is_go_waku and node.version < OLDEST_VERSION else "",
         f"{{found}} is older than {'.'.join(map(str, OLDEST_VERSION))}",
         "Older versions ignore --rest-relay-cache-capacity, and their store has another interface.",
         "Update it: 0.38 is tested.",
@@ -206,14 +176,15 @@ RULES: Sequence[Rule[Reading]] = (
     ),
     Rule(
         "not_ready",
-        lambda node: node.health and node.health.node != "READY" and (node.health.node or "an unknown word"),
+        lambda node: node.health not in {None, "READY"} and (node.health or "an unknown word"),
         "its health is {found}",
         "While it is not READY it may receive and publish nothing, and still answer as if all were well.",
         "A start takes a minute. After that look at its peers and its log.",
     ),
     Rule(
         "no_peers",
-        _has_no_peers,
+        # The node itself is READY all the same.
+        lambda node: node.protocols.get("Relay") == "NOT_READY" or node.connection == "Disconnected",
         "it has no peers to gossip with",
         "It receives and stores nothing, and no reply is published through it.",
         "Make sure that it finds peers (bootstrap nodes, --cluster-id, firewall), and run a second node.",
@@ -227,14 +198,14 @@ RULES: Sequence[Rule[Reading]] = (
     ),
     Rule(
         "no_relay",
-        lambda node: node.is_read and node.state("Relay") == "NOT_MOUNTED",
+        lambda node: node.is_read and node.protocols.get("Relay") == "NOT_MOUNTED",
         "relay is not mounted",
         "There is nothing to read from this node.",
         "Start it with --relay=true, or take it out of WAKU_NODES.",
     ),
     Rule(
         "no_store",
-        lambda node: node.is_store and node.state("Store") == "NOT_MOUNTED",
+        lambda node: node.is_store and node.protocols.get("Store") == "NOT_MOUNTED",
         "it has no store of its own",
         "Messages that the live path loses are not found again here.",
         "Start it with --store=true, or name other nodes in WAKU_STORE_NODES.",
@@ -323,7 +294,7 @@ def check_all(*, now: datetime) -> None:
     for url, reading in zip(urls, readings, strict=True):
         full = replace(reading, longest_page=LONGEST_PAGE.read(url) or LongestPage())
         _measure(host_of(url), full)
-        NOTICES.note(url, complaints_of(RULES, full), known=before.get(url), now=now, memory=memory_of(full))
+        NOTICES.note(url, complaints_of(RULES, full), known=before.get(url), now=now, facts=facts_of(full))
 
 
 def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
@@ -335,23 +306,24 @@ def check(url: str, *, with_size: bool) -> tuple[Reading, list[Complaint]]:
 
 
 def _measure(host: str, reading: Reading) -> None:
-    if reading.health or not reading.is_reachable:
-        NODE_HEALTHY.labels(host).set(reading.health is not None and reading.health.node == "READY")
-    if reading.version:
-        NODE_VERSION_TIMESTAMP_SECONDS.labels(host, str(reading.version)).set_to_current_time()
+    if reading.health is not None or not reading.is_reachable:
+        NODE_HEALTHY.labels(host).set(reading.health == "READY")
+    if reading.version is not None:
+        NODE_VERSION_TIMESTAMP_SECONDS.labels(host, reading.software).set_to_current_time()
     if reading.skew_seconds is not None:
         NODE_CLOCK_SKEW_SECONDS.labels(host).set(reading.skew_seconds)
     if reading.mesh_peers is not None:
         NODE_MESH_PEERS.labels(host).set(reading.mesh_peers)
 
 
-def memory_of(reading: Reading) -> dict[str, Any]:
-    """Return the facts about a node that the console shows."""
+def facts_of(reading: Reading) -> dict[str, str]:
+    """Return the facts about a node that the console shows, in words."""
+    longest = reading.longest_page.size
     return {
-        "version": str(reading.version) if reading.version else "",
-        "health": reading.health.node if reading.health else "",
-        "shards": str(reading.shards) if reading.shards else "",
-        "longest_page": reading.longest_page.size,
+        "version": reading.software or "not known",
+        "health": reading.health or "not reported",
+        "cluster and shards": str(reading.shards or "not reported"),
+        "longest page": f"{longest} messages" if longest else "shorter than 30 messages",
     }
 
 
@@ -367,11 +339,15 @@ async def _read(client: httpx.AsyncClient, url: str) -> Reading:
     shards = shards_of(settings.WAKU_PUBSUB_TOPICS)
     asked = [*shards, *_others(shards)]
     joined = await asyncio.gather(*(_is_joined(client, url, *shard) for shard in asked))
-    answers = (info, health, version)
+    words, connection, protocols = read_health(_content(health))
+    number, is_go_waku = read_version(_content(version))
     return Reading(
-        is_reachable=any(answer is not None for answer in answers),
-        health=read_health(_content(health)),
-        version=read_version(_content(version)),
+        is_reachable=any(answer is not None for answer in (info, health, version)),
+        health=words,
+        connection=connection,
+        protocols=protocols,
+        version=number,
+        is_go_waku=is_go_waku,
         shards=read_info(_content(info)),
         joined={shard: is_joined for shard, is_joined in zip(asked, joined, strict=True) if is_joined is not None},
         skew_seconds=read_skew(date, asked_at=asked_at, answered_at=answered_at),
@@ -438,32 +414,33 @@ async def _ask_either(client: httpx.AsyncClient, url: str, path: str, newer_path
 VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,6}))?(?!\d)")
 
 
-def read_health(body: bytes) -> Health | None:
-    """Return the health, or None for go-waku, which implements it for RLN only."""
+def read_health(body: bytes) -> tuple[str | None, str, dict[str, str]]:
+    """Return the health of a node, its connection, and the state of each protocol.
+
+    The health is None for go-waku, which implements it for RLN only.
+    """
     answer = _read_json(body)
     if not isinstance(answer, dict):
-        return None
+        return None, "", {}
     listed = answer.get("protocolsHealth")
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     protocols = {name: _known(state, STATES) for entry in entries for name, state in entry.items() if name != "desc"}
-    return Health(
-        _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
-    )
+    return _known(answer.get("nodeHealth"), STATES), _known(answer.get("connectionStatus"), CONNECTIONS), protocols
 
 
 def _known(word: Any, words: frozenset[str]) -> str:
     return word if isinstance(word, str) and word in words else ""
 
 
-def read_version(body: bytes) -> Version | None:
-    """Read a version: plain text from nwaku, a JSON string from go-waku."""
+def read_version(body: bytes) -> tuple[tuple[int, ...] | None, bool]:
+    """Read a version, and whether it is of go-waku: plain text is from nwaku, a JSON string from go-waku."""
     answer = _read_json(body)
     is_go_waku = isinstance(answer, str)
     text = answer if isinstance(answer, str) else body.decode(errors="replace")
     if not text or "\n" in text.strip() or len(text) > 100:
-        return None
+        return None, False
     found = VERSION.match(text)
-    return Version(tuple(int(number) for number in found.groups("0")) if found else (), is_go_waku)
+    return tuple(int(number) for number in found.groups("0")) if found else (), is_go_waku
 
 
 def read_info(body: bytes) -> Shards | None:

@@ -3,8 +3,8 @@
 The state of a peer is that of its indicator, as on the dashboard, so that the two never contradict each other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
@@ -35,7 +35,7 @@ class Row:
     host: str
     indicators: Sequence[Shown]
     looked_at: datetime | None = None
-    facts: Sequence[tuple[str, str]] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
     complaints: Sequence[tuple[Complaint, datetime | None]] = ()
 
 
@@ -69,9 +69,8 @@ def _rows(request: HttpRequest, page: PeerPage) -> Iterator[Row]:
         ids = {f"{kind}-{host}" for kind in page.kinds}
         indicators = [one for one in shown if one.indicator.id in ids]
         if notice:
-            facts = list(page.describe(notice.memory)) if notice.memory else []
             is_well = indicators and not any(found.indicator.is_bad for found in indicators)
             found = [one for one in complaints([notice]) if not (is_well and one[0].id == UNREACHABLE)]
-            yield Row(host, indicators, notice.looked_at, facts, found)
+            yield Row(host, indicators, notice.looked_at, notice.facts, found)
         else:
             yield Row(host, indicators)

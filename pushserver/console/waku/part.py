@@ -151,16 +151,6 @@ def knows_newest_clients(number: int) -> bool:
     return not granted or not granted.isdisjoint(own_keys())
 
 
-def _describe(memory: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    longest = memory["longest_page"]
-    return [
-        ("version", memory["version"] or "not known"),
-        ("health", memory["health"] or "not reported"),
-        ("cluster and shards", memory["shards"] or "not reported"),
-        ("longest page", f"{longest} messages" if longest else "shorter than 30 messages"),
-    ]
-
-
 WAKU = Part(
     name=BRIDGE,
     label="Waku",
@@ -193,7 +183,6 @@ WAKU = Part(
         notices=NOTICES,
         kinds=["node", "store"],
         nothing="No Waku node is configured: set WAKU_NODES.",
-        describe=_describe,
     ),
     list_pages=(
         ListPage(SECTION, "Envelopes", "mail", "waku_bridge.inboundenvelope"),

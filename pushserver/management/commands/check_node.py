@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from kit.display import host_of
-from pushserver.console.checks.nodes import check, configured, memory_of
+from pushserver.console.checks.nodes import check, configured
 
 
 class Command(BaseCommand):
@@ -25,9 +25,9 @@ class Command(BaseCommand):
 
     def _check(self, url: str, *, with_size: bool) -> None:
         reading, complaints = check(url, with_size=with_size)
-        facts = {name: value for name, value in memory_of(reading).items() if value}
-        facts_in_words = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self.stdout.write(f"{host_of(url)}: {facts_in_words or 'no answer that can be read'}")
+        facts = {"version": reading.software, "health": reading.health, "shards": reading.shards}
+        words = ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+        self.stdout.write(f"{host_of(url)}: {words or 'no answer that can be read'}")
         if with_size and reading.size_limit_bytes is None:
             self.stdout.write("  It does not report its limit of the message size.")
         for one in complaints:

@@ -83,7 +83,8 @@ def test_a_development_node_has_no_complaints(serve) -> None:
     url, _node = devnode(serve)
     notice = noted(url)
     assert notice.complaints == ()
-    assert notice.memory == {"version": "nwaku 0.38.1", "health": "READY", "shards": "16: 32", "longest_page": 0}
+    shown = {"version": "nwaku 0.38.1", "health": "READY", "cluster and shards": "16: 32"}
+    assert notice.facts == shown | {"longest page": "shorter than 30 messages"}
 
 
 @pytest.mark.parametrize(

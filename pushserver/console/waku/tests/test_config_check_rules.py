@@ -15,9 +15,7 @@ from embedded.node.wire import write_enr
 from pushserver.console.checks.enr import Shards, read_shards
 from pushserver.console.checks.nodes import (
     RULES,
-    Health,
     Reading,
-    Version,
     read_health,
     read_info,
     read_mesh,
@@ -30,8 +28,10 @@ from waku_bridge.reading.pages import LongestPage
 PROTOCOLS = {"Relay": "READY", "Store": "READY", "Filter": "NOT_MOUNTED"}
 GOOD = Reading(
     is_reachable=True,
-    health=Health("READY", "Connected", PROTOCOLS),
-    version=Version((0, 38, 1)),
+    health="READY",
+    connection="Connected",
+    protocols=PROTOCOLS,
+    version=(0, 38, 1),
     shards=Shards(16, frozenset({32, 64})),
     joined={(16, 32): True, (16, 0): False},
     skew_seconds=0.0,
@@ -46,7 +46,7 @@ def found(reading: Reading = GOOD) -> list[str]:
 
 
 def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
-    return replace(GOOD, health=Health("READY", "Connected", PROTOCOLS | {protocol: state}))
+    return replace(GOOD, protocols=PROTOCOLS | {protocol: state})
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
         (GOOD, []),  # as documented
         (Reading(is_reachable=False), ["unreachable"]),
         (replace(GOOD, version=None), ["unknown_version"]),
-        (replace(GOOD, version=Version(())), ["unknown_version"]),
-        (replace(GOOD, version=Version((0, 35, 1))), ["old_version"]),
-        (replace(GOOD, version=Version((0, 36, 0))), []),
-        (replace(GOOD, version=Version((0, 10, 0), is_go_waku=True), health=None), ["go_waku"]),
-        (replace(GOOD, version=Version((), is_go_waku=True), health=None), ["go_waku"]),
-        (replace(GOOD, health=Health("INITIALIZING")), ["not_ready"]),
-        (replace(GOOD, health=Health()), ["not_ready"]),
-        (replace(GOOD, health=Health("READY", "Disconnected", PROTOCOLS)), ["no_peers"]),
-        (replace(GOOD, health=Health("READY", "PartiallyConnected", PROTOCOLS)), []),
+        (replace(GOOD, version=()), ["unknown_version"]),
+        (replace(GOOD, version=(0, 35, 1)), ["old_version"]),
+        (replace(GOOD, version=(0, 36, 0)), []),
+        (replace(GOOD, version=(0, 10, 0), is_go_waku=True, health=None), ["go_waku"]),
+        (replace(GOOD, version=(), is_go_waku=True, health=None), ["go_waku"]),
+        (replace(GOOD, health="INITIALIZING"), ["not_ready"]),
+        (replace(GOOD, health=""), ["not_ready"]),
+        (replace(GOOD, connection="Disconnected"), ["no_peers"]),
+        (replace(GOOD, connection="PartiallyConnected"), []),
         (replace(GOOD, health=None), []),
         (without("Relay", "NOT_READY"), ["no_peers"]),
         (replace(GOOD, mesh_peers=3), ["few_peers"]),
@@ -74,7 +74,7 @@ def without(protocol: str, state: str = "NOT_MOUNTED") -> Reading:
         (replace(GOOD, shards=Shards(16, frozenset({0, 64}))), ["shard_not_served"]),
         (replace(GOOD, joined={(16, 32): False}), ["shard_not_served"]),
         (replace(GOOD, joined={(16, 0): True}), ["other_shards"]),
-        (replace(GOOD, joined={(16, 0): True}, version=Version((0, 10, 0), is_go_waku=True)), ["go_waku"]),
+        (replace(GOOD, joined={(16, 0): True}, is_go_waku=True), ["go_waku"]),
         (replace(GOOD, shards=None), ["shards_unknown"]),
         (replace(GOOD, longest_page=LongestPage(50, 3)), ["small_ring"]),
         (replace(GOOD, longest_page=LongestPage(30, 9)), ["small_ring"]),
@@ -95,13 +95,13 @@ def test_each_wrong_fact_is_a_complaint_of_its_own(reading: Reading, ids: list[s
 
 
 STORE_ONLY, READ_ONLY = {"is_read": False}, {"is_store": False}
-RELAY_OFF = Health("READY", "Connected", {"Store": "READY", "Relay": "NOT_MOUNTED"})
+RELAY_OFF = {"Store": "READY", "Relay": "NOT_MOUNTED"}
 
 
 @pytest.mark.parametrize(
     ("reading", "use", "ids"),
     [
-        (replace(GOOD, health=RELAY_OFF, shards=None, longest_page=LongestPage(50, 9)), STORE_ONLY, []),
+        (replace(GOOD, protocols=RELAY_OFF, shards=None, longest_page=LongestPage(50, 9)), STORE_ONLY, []),
         (without("Store"), STORE_ONLY, ["no_store"]),
         (without("Relay", "NOT_READY"), STORE_ONLY, ["no_peers"]),
         (without("Store"), READ_ONLY, []),
@@ -202,10 +202,10 @@ OF_NWAKU = b"""{"nodeHealth":"READY","connectionStatus":"Connected","colour":1,
     "protocolsHealth":[{"Relay":"NOT_READY","desc":"No peers"},{"Store":"READY"},{"Mix":"what is this"},5]}"""
 OF_GO_WAKU = b'"Non RLN healthcheck is not implemented"'
 HEALTH = {
-    OF_NWAKU: Health("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""}),
-    b'{"nodeHealth":"SYNCHRONIZING","protocolsHealth":[]}': Health("SYNCHRONIZING"),  # before it reported connections
-    **dict.fromkeys([b"", OF_GO_WAKU, b"[]", b"READY"]),
-    **dict.fromkeys([b"{}", b'{"nodeHealth":5,"protocolsHealth":{}}', b'{"nodeHealth":"<b>"}'], Health()),
+    OF_NWAKU: ("READY", "Connected", {"Relay": "NOT_READY", "Store": "READY", "Mix": ""}),
+    b'{"nodeHealth":"SYNCHRONIZING","protocolsHealth":[]}': ("SYNCHRONIZING", "", {}),  # before it reported connections
+    **dict.fromkeys([b"", OF_GO_WAKU, b"[]", b"READY"], (None, "", {})),
+    **dict.fromkeys([b"{}", b'{"nodeHealth":5,"protocolsHealth":{}}', b'{"nodeHealth":"<b>"}'], ("", "", {})),
 }
 
 
@@ -217,17 +217,17 @@ def test_health_is_read_in_every_form_and_unknown_words_are_empty(body):
 @pytest.mark.parametrize(
     ("body", "version"),
     [
-        (b"v0.38.1", Version((0, 38, 1))),
-        (b"v0.37.1-beta", Version((0, 37, 1))),
-        (b"v0.36.0-12-gabcdef1\n", Version((0, 36, 0))),
-        (b"0.39", Version((0, 39, 0))),
-        (b'"v0.10.0-"', Version((0, 10, 0), is_go_waku=True)),
-        (b'"-"', Version((), is_go_waku=True)),
-        (b"n/a", Version(())),
-        (b"abcdef1", Version(())),
-        (b"", None),
-        (b"404 page\nnot found", None),
-        (b"x" * 200, None),
+        (b"v0.38.1", ((0, 38, 1), False)),
+        (b"v0.37.1-beta", ((0, 37, 1), False)),
+        (b"v0.36.0-12-gabcdef1\n", ((0, 36, 0), False)),
+        (b"0.39", ((0, 39, 0), False)),
+        (b'"v0.10.0-"', ((0, 10, 0), True)),
+        (b'"-"', ((), True)),
+        (b"n/a", ((), False)),
+        (b"abcdef1", ((), False)),
+        (b"", (None, False)),
+        (b"404 page\nnot found", (None, False)),
+        (b"x" * 200, (None, False)),
     ],
 )
 def test_a_version_is_read_in_every_form(body, version):
