@@ -91,6 +91,7 @@ class ConfirmRule(Operation):
     is_destructive = True
 
     def touched(self, rows: Sequence[GatewayErrorRule]) -> Iterable[str]:
+        yield f"{rows[0]}."
         yield preview(rows[0], now=timezone.now())
         yield CONFIRMED[Outcome(rows[0].outcome)]
         yield "Workers apply the rule within seconds."
@@ -151,7 +152,7 @@ class GatewayErrorRuleAdmin(LoggedEdits, Narrowed, ModelAdmin):  # type: ignore[
         sent = [(name, value) for name, values in request.POST.lists() for value in values]
         context = {
             **self.admin_site.each_context(request),
-            "title": f"Confirm the rule: {form.instance}",
+            "title": "Confirm the rule",
             "page": OperationPage("", request.get_full_path(), all_rules),
             "form": why,
             "touched": why.touched([form.instance]),
