@@ -59,8 +59,8 @@ NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
 CONFIRMED = {
     Outcome.DEAD: "Each address with a matching error is disabled: nothing is sent there until its app registers "
     "again.",
-    Outcome.CONFIG: "A push with a matching error is tried again after a minute. Several such errors in a row stop the "
-    "channel of the app.",
+    Outcome.CONFIG: "A push with a matching error is tried again after a minute. Several such errors in a row stop its "
+    "app.",
 }
 # The fields that decide which errors a rule matches, and what follows.
 DECISIVE = frozenset({"position", "platform", "match", "text", "outcome", "is_guarded", "is_enabled"})

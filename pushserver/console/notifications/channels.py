@@ -1,4 +1,4 @@
-"""Channels in the console (an app on a platform): what halts each, and what an operator can do about it."""
+"""Apps in the console, each on one platform: what halts it, and what an operator can do about it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -258,7 +258,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
     ordering: ClassVar[Any] = ("token_type", "app_topic")
     actions = None
     shown: ClassVar[Any] = {
-        "Channel": (word("get_token_type_display", "platform"), word("app_topic", "app")),
+        "App": (word("get_token_type_display", "platform"), word("app_topic", "app")),
         "State": (
             state("state"),
             "all_halts",

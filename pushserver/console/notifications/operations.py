@@ -104,7 +104,7 @@ class TryNow(NotificationOperation):
     label = "Try now"
     effects = (
         "Notifications that wait, and would be sent within seconds: {fitting}.",
-        "Notifications of a halted channel go on waiting. One that is over cannot be sent: its content is gone.",
+        "Notifications of a halted app go on waiting. One that is over cannot be sent: its content is gone.",
     )
 
     def run(self, rows: Sequence[Notification], *, by: str) -> Done:
