@@ -112,7 +112,7 @@ def test_a_node_that_relays_more_than_its_record_names_is_found(serve) -> None:
     for shard in range(65):
         node.subscribe(f"/waku/2/rs/16/{shard}")
     assert found(url) == ["other_shards"]
-    assert noted(url).memory["shards"] == "16: 32"
+    assert noted(url).facts["cluster and shards"] == "16: 32"
     node.restart()
     assert found(url) == []
     node.unsubscribe(SHARD)
