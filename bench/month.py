@@ -31,7 +31,7 @@ from bench.running.tables import Cell, show
 from kit.batches.looking import OVERLAP
 from kit.db.sessions import BATCH_WORKER, set_all
 from notifications.delivery import settling
-from notifications.messages import ChannelKey, QueueKey
+from notifications.messages import AppKey, QueueKey
 from notifications.models import Channel
 from notifications.queues import halts, queues
 from notifications.queues.queues import IS_DUE, IS_EXPIRED
@@ -85,7 +85,7 @@ FILL = """
     DROP TABLE made
 """
 WAITING = 2_000_000
-CLOSED = ChannelKey(1, "im.bench.closed")
+CLOSED = AppKey(1, "im.bench.closed")
 FILL_QUEUE = """
     INSERT INTO notifications_opennotification (request_id, position, public_key_hash, installation_id, type,
         route_id, route_generation, state, queue_id, collapse_id, chat_id, message, payload_dropped,

@@ -155,16 +155,16 @@ class Answer:
     is_traceable: bool = field(default=True, compare=False)
 
 
-class ChannelKey(NamedTuple):
+class AppKey(NamedTuple):
     """One app on one platform. Its pushes share one set-up, so they fail and recover together."""
 
     token_type: int
     app_topic: str
 
 
-def channel_key(token_type: int, app_topic: str) -> ChannelKey:
+def app_key(token_type: int, app_topic: str) -> AppKey:
     """Return the app of an address. The app topic is dropped for platforms whose tokens belong to no app."""
-    return ChannelKey(token_type, app_topic if has_topic(token_type) else "")
+    return AppKey(token_type, app_topic if has_topic(token_type) else "")
 
 
 class QueueKey(NamedTuple):
@@ -225,7 +225,7 @@ class Push:
 
     notification_id: int
     attempt_number: int
-    channel: ChannelKey
+    app: AppKey
     address: bytes = field(default=b"", repr=False)
     type: int = 0
     public_key_hash: bytes = b""

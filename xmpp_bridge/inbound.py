@@ -18,7 +18,7 @@ from kit.db.base import fetch, write
 from kit.telemetry import Role, count, step
 from notifications.acceptance import storing
 from notifications.acceptance.storing import Beyond, count_beyond
-from notifications.messages import ChannelKey, Grade, channel_key
+from notifications.messages import AppKey, Grade, app_key
 from notifications.queues.capacity import own_admission
 from notifications.queues.claim import Claim
 from xmpp_bridge import rules, statements
@@ -127,8 +127,8 @@ class Inbound:
         )
 
 
-def _queue(device: KnownDevice) -> tuple[str, ChannelKey]:
-    return device.gateway, channel_key(device.token_type, device.app_topic)
+def _queue(device: KnownDevice) -> tuple[str, AppKey]:
+    return device.gateway, app_key(device.token_type, device.app_topic)
 
 
 def _key(item: Item) -> bytes:
@@ -154,7 +154,7 @@ def _new_push(item: Item, device: KnownDevice, key: bytes, due_at: datetime, *, 
     return Claim(
         notification_id=0,
         attempt_number=1,
-        channel=channel_key(device.token_type, device.app_topic),
+        app=app_key(device.token_type, device.app_topic),
         grade=grade.value,
         message=encoded if has_payload and len(encoded) <= MAX_CONTENT_BYTES else b"",
         wake=rules.wake_content(device, grade, is_truncated=has_payload).encode(),

@@ -24,7 +24,7 @@ from kit.db.base import fetch
 log = structlog.get_logger(__name__)
 
 MAX_LEAP = timedelta(hours=1)
-DAY = timedelta(days=1)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 # For this long a copy of an envelope, or of a request that notified nobody, is recognised.
 RECENT = timedelta(days=3)
 

@@ -31,14 +31,14 @@ from notifications.acceptance.storing import (
 from notifications.messages import (
     APART,
     Answer,
-    ChannelKey,
+    AppKey,
     NotificationType,
     PushLimit,
     PushNotification,
     PushRequest,
     QueueKey,
     ReportError,
-    channel_key,
+    app_key,
 )
 from notifications.models import Notification
 from notifications.policy import Recipient, Verdict, Wish, evaluate, wish_against
@@ -101,7 +101,7 @@ class Addressee(NamedTuple):
     public_key_hash: bytes
     installation_id: str
     rules: Recipient
-    channel: ChannelKey
+    app: AppKey
     access_token_digest: bytes | None
     route_id: int
     route_generation: int
@@ -247,7 +247,7 @@ def _find_addressees(wanted: Collection[InstallationKey], *, now: datetime) -> S
 
 
 def _read_addressees(rows: Rows) -> dict[InstallationKey, Addressee]:
-    fields = ((*row[:2], Recipient(*row[2:7]), channel_key(*row[7:9]), *row[9:]) for row in rows)
+    fields = ((*row[:2], Recipient(*row[2:7]), app_key(*row[7:9]), *row[9:]) for row in rows)
     return {each[:2]: Addressee._make(each) for each in fields}
 
 
@@ -325,7 +325,7 @@ def _decide(
 
 
 def _is_overloaded(to: Addressee) -> bool:
-    return own_admission().is_full(to.gateway, to.channel, is_proven=to.is_route_proven)
+    return own_admission().is_full(to.gateway, to.app, is_proven=to.is_route_proven)
 
 
 def _is_token_right(notification: PushNotification, to: Addressee) -> bool:
@@ -389,7 +389,7 @@ def _put_into_queues(asked: Iterable[_Asked], known: Queues, limits: Concurrency
     """
     for draft in (draft for draft in _drafts(asked) if not draft.error):
         to = draft.addressee
-        draft.queue = known.key(to.gateway, to.channel, is_proven=to.is_route_proven)
+        draft.queue = known.key(to.gateway, to.app, is_proven=to.is_route_proven)
         if draft.verdict is Verdict.DELIVER and not draft.wakes_at and not known.covering(draft.queue):
             draft.address = open_address(to.address_encrypted, to.route_id)
             slot = Slot(known.id_of(draft.queue))
@@ -411,7 +411,7 @@ def _coalesce(asked: Iterable[_Asked]) -> list[int]:
         surplus = to.waiting_count + len(drafts) - settings.MAX_OPEN_PER_ROUTE
         for draft in drafts[: min(max(surplus, 0), len(drafts) - 1)]:
             draft.verdict, draft.why = Verdict.COALESCED, PushLimit.WAITING
-        own_admission().add(to.gateway, to.channel, is_proven=to.is_route_proven)
+        own_admission().add(to.gateway, to.app, is_proven=to.is_route_proven)
         if surplus > 0:
             crowded.append(route_id)
     return crowded
@@ -477,7 +477,7 @@ def _new_push(
     return Claim(
         notification_id=notification_id,
         attempt_number=1,
-        channel=to.channel,
+        app=to.app,
         address=draft.address or b"",
         type=notification.type,
         public_key_hash=notification.public_key_hash,

@@ -76,8 +76,8 @@ def store(
         "d_request_id": [request_id for request_id, _, _ in listed],
         "d_position": [position for _, position, _ in listed],
         "d_key_hash": [key_hash for _, _, key_hash in listed],
-        "n_token_type": [push.channel.token_type for push in pushes],
-        "n_app_topic": [push.channel.app_topic for push in pushes],
+        "n_token_type": [push.app.token_type for push in pushes],
+        "n_app_topic": [push.app.app_topic for push in pushes],
     }
     write(statements.STORE, rows | _columns("r", _OF_REQUEST, requests) | _columns("n", _OF_CLAIM, pushes))
     if pushes:

@@ -20,7 +20,7 @@ from kit.batches.batch import LONG_AGO
 from kit.db.base import array_value, write, write_rows
 from kit.db.clock import day_of, with_days
 from kit.telemetry import count, count_returned, observe
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import AppKey, Outcome, Result
 from notifications.metrics import ATTEMPTS, DISPATCH_SECONDS, FINISHED, GATEWAY_SECONDS
 from notifications.models import Notification
 from notifications.policy import (
@@ -84,9 +84,9 @@ def record(results: Sequence[Done], *, reach: Reach, now: datetime) -> list[Chan
     _note_reach(results, reach, known, now=now)
     breakers.trip_what_delivers_nothing(results, known, now=now)
     distrusted = breakers.find_distrusted(results, known, now=now)
-    believed = [(claim, _believe(claim.channel, result, distrusted)) for claim, result in results]
+    believed = [(claim, _believe(claim.app, result, distrusted)) for claim, result in results]
     delivered = [claim for claim, result in believed if _proves(result)]
-    queues.note_success({claim.channel for claim in delivered}, known, now=now)
+    queues.note_success({claim.app for claim in delivered}, known, now=now)
     queues.note_delivery({claim.queue for claim in delivered}, known, now=now)
     # Routes are written before notifications, as in unregistering. The other order would dead-lock.
     _note_routes(believed, known, now=now)
@@ -111,7 +111,7 @@ def end_halts(results: Sequence[Done], *, now: datetime) -> None:
     stays after a crash gets its next probe.
     """
     probes = [(claim, result) for claim, result in results if claim.is_probe]
-    for app in sorted({claim.channel for claim, result in probes if is_answer(result)}):
+    for app in sorted({claim.app for claim, result in probes if is_answer(result)}):
         halts.end(halts.Kind.TRIPPED, app, now=now)
     for gateway in sorted({claim.gateway for claim, result in probes if is_contact(result)}):
         halts.end(halts.Kind.UNREACHABLE, gateway, now=now)
@@ -127,7 +127,7 @@ def _find_failed(results: Sequence[Done], proven: Collection[int], known: Queues
     return {
         claim.attempt_id
         for claim, result in results
-        if is_failure_of_push(_believe(claim.channel, result, known.distrusted))
+        if is_failure_of_push(_believe(claim.app, result, known.distrusted))
         if not claim.is_probe and claim.route_id not in proven
         if (at := now if claim.queue[:2] in delivering else known.delivered_at(*claim.queue[:2]))
         if at >= (claim.tried_at or LONG_AGO)
@@ -153,9 +153,9 @@ def _proves(result: Result) -> bool:
     return result.outcome is Outcome.DELIVERED and not result.is_dry_run
 
 
-def _believe(channel: ChannelKey, result: Result, distrusted: Collection[ChannelKey]) -> Result:
+def _believe(app: AppKey, result: Result, distrusted: Collection[AppKey]) -> Result:
     """Return the result to act on. While an app's deaths are distrusted, a dead token counts as a wrong set-up."""
-    is_distrusted = breakers.is_guarded_death(result) and channel in distrusted
+    is_distrusted = breakers.is_guarded_death(result) and app in distrusted
     return replace(result, outcome=Outcome.CONFIG) if is_distrusted else result
 
 
@@ -200,7 +200,7 @@ def _write_attempts(results: Sequence[Done], failed: Collection[int], *, now: da
     rows = [
         (
             *(c.attempt_id, c.notification_id, bytes.fromhex(c.collapse_id), c.attempt_number, c.gateway),
-            *(*c.channel, c.is_probe, c.started_at, r.began_at, r.ended_at, _waited_ms(c, r)),
+            *(*c.app, c.is_probe, c.started_at, r.began_at, r.ended_at, _waited_ms(c, r)),
             *(r.latency_ms, r.outcome.value, r.code, r.error, r.is_guarded, c.attempt_id in failed),
         )
         for c, r in results
@@ -227,10 +227,10 @@ def _note_routes(results: Sequence[Done], known: Queues, *, now: datetime) -> No
         lookup.lock_in_order(reached.keys() | failed_ids)
     if reached:
         lookup.note_delivered(reached, now=now)
-    for channel in sorted({claim.channel for claim in failed}):
+    for app in sorted({claim.app for claim in failed}):
         breakers.note_failure(
-            [claim.route_id for claim in failed if claim.channel == channel],
-            channel_success_at=known.delivered.get(channel),
+            [claim.route_id for claim in failed if claim.app == app],
+            app_success_at=known.delivered.get(app),
             now=now,
         )
     for claim, code in dead:
@@ -340,12 +340,12 @@ def _key(change: Change) -> tuple[int, bytes, int, str]:
 
 def _measure(results: Sequence[Done], known: Queues) -> None:
     observe(DISPATCH_SECONDS, (waited / 1000 for c, r in results if (waited := _waited_ms(c, r)) is not None))
-    count(ATTEMPTS, ((r.outcome, platform_of(c.channel.token_type), _app(c.channel, known)) for c, r in results))
-    for token_type in {claim.channel.token_type for claim, _ in results}:
-        sent = (r.latency_ms / 1000 for c, r in results if c.channel.token_type == token_type and r.latency_ms)
+    count(ATTEMPTS, ((r.outcome, platform_of(c.app.token_type), _app(c.app, known)) for c, r in results))
+    for token_type in {claim.app.token_type for claim, _ in results}:
+        sent = (r.latency_ms / 1000 for c, r in results if c.app.token_type == token_type and r.latency_ms)
         observe(GATEWAY_SECONDS, sent, platform_of(token_type))
 
 
-def _app(channel: ChannelKey, known: Queues) -> str:
+def _app(app: AppKey, known: Queues) -> str:
     """Return the label of an app. Clients choose the topic, so only apps with a delivery are named."""
-    return channel.app_topic if not channel.app_topic or channel in known.delivered else "other"
+    return app.app_topic if not app.app_topic or app in known.delivered else "other"

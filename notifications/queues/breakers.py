@@ -26,7 +26,7 @@ from django.db.models.functions import Coalesce, Least
 
 from kit.db.base import fetch, table
 from kit.telemetry import count
-from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, ChannelKey, Outcome, Result
+from notifications.messages import ANSWERS, DEVICE_LIMITED, DRY_RUN, FAILURES, AppKey, Outcome, Result
 from notifications.metrics import ROUTES_DISABLED
 from notifications.policy import delivers_nothing, is_dying
 from notifications.queues import halts, queues
@@ -63,7 +63,7 @@ class Send(NamedTuple):
 
 def trip_what_delivers_nothing(results: Iterable[tuple[Claim, Result]], known: Queues, *, now: datetime) -> None:
     """Trip the apps whose newest sends, these included, all failed."""
-    failed = {claim.channel for claim, result in results if claim.is_route_proven and _counts(result)}
+    failed = {claim.app for claim, result in results if claim.is_route_proven and _counts(result)}
     # Every worker writes halts in this order, so that none waits in a circle.
     for app in sorted(failed & known.delivered.keys() - known.tripped):
         sends = _failed_in_a_row(app, now=now)
@@ -110,7 +110,7 @@ _FAILED_IN_A_ROW = f"""
 """
 
 
-def _failed_in_a_row(app: ChannelKey, *, now: datetime) -> list[Send]:
+def _failed_in_a_row(app: AppKey, *, now: datetime) -> list[Send]:
     """Return the newest sends that failed without an answer between them, the last ended first."""
     parameters = {
         **app._asdict(),
@@ -142,11 +142,11 @@ _COUNT_DEAD = f"""
 """
 
 
-def find_distrusted(results: Sequence[tuple[Claim, Result]], known: Queues, *, now: datetime) -> set[ChannelKey]:
+def find_distrusted(results: Sequence[tuple[Claim, Result]], known: Queues, *, now: datetime) -> set[AppKey]:
     """Return the apps whose tokens are not believed to be dead. The results of the batch are stored already."""
     dead = [claim for claim, result in results if is_guarded_death(result)]
-    telling = {claim.channel for claim in dead if claim.is_route_proven or claim.channel not in known.delivered}
-    mending = known.distrusted & {c.channel for c, r in results if r.outcome is Outcome.DELIVERED and not r.is_dry_run}
+    telling = {claim.app for claim in dead if claim.is_route_proven or claim.app not in known.delivered}
+    mending = known.distrusted & {c.app for c, r in results if r.outcome is Outcome.DELIVERED and not r.is_dry_run}
     judged = {
         app: _are_deaths_distrusted(app, known, now=now) for app in sorted(mending | (telling - known.distrusted))
     }
@@ -158,7 +158,7 @@ def find_distrusted(results: Sequence[tuple[Claim, Result]], known: Queues, *, n
             log.error("deaths_distrusted", **app._asdict())
         else:
             log.info("deaths_believed_again", **app._asdict())
-    return {app for app in {claim.channel for claim in dead} if judged.get(app, app in known.distrusted)}
+    return {app for app in {claim.app for claim in dead} if judged.get(app, app in known.distrusted)}
 
 
 def is_guarded_death(result: Result) -> bool:
@@ -166,7 +166,7 @@ def is_guarded_death(result: Result) -> bool:
     return result.outcome is Outcome.DEAD and result.is_guarded
 
 
-def _are_deaths_distrusted(app: ChannelKey, known: Queues, *, now: datetime) -> bool:
+def _are_deaths_distrusted(app: AppKey, known: Queues, *, now: datetime) -> bool:
     parameters = {"start": now - DEATHS_WINDOW, "limit": DEATHS_LOOKED_THROUGH, "is_delivered": app in known.delivered}
     [(dead, all_)] = fetch(_COUNT_DEAD, app._asdict() | parameters)
     return is_dying(dead, all_)
@@ -189,21 +189,21 @@ Kind = RegistrationEvent.Kind
 _REASONS = {Kind.TOKEN_DIED: "dead", Kind.EXPIRED: "failing"}
 
 
-def note_failure(route_ids: Iterable[int], *, channel_success_at: datetime | None, now: datetime) -> None:
+def note_failure(route_ids: Iterable[int], *, app_success_at: datetime | None, now: datetime) -> None:
     """Advance the clocks of these routes of one app, and disable those that have failed for too long."""
     routes = Route.objects.filter(pk__in=set(route_ids))
     routes.filter(failing_since__isnull=False).update(
-        failing_since=F("failing_since") + _uncounted(channel_success_at, now), last_failure_at=now
+        failing_since=F("failing_since") + _uncounted(app_success_at, now), last_failure_at=now
     )
     routes.filter(failing_since__isnull=True).update(failing_since=now, last_failure_at=now)
     _disable(routes.filter(failing_since__lte=now - FAILING_AFTER), FAILING, Kind.EXPIRED, now=now)
 
 
-def _uncounted(channel_success_at: datetime | None, now: datetime) -> Case:
+def _uncounted(app_success_at: datetime | None, now: datetime) -> Case:
     """Return the part of the time since the last failure that does not count against the route."""
     since_last = ExpressionWrapper(Value(now, DateTimeField()) - F("last_failure_at"), DurationField())
     counted = Least(since_last, Value(MAX_COUNTED, DurationField()))
-    did_others_arrive = Q(last_failure_at__lt=channel_success_at) if channel_success_at else Q(pk__in=[])
+    did_others_arrive = Q(last_failure_at__lt=app_success_at) if app_success_at else Q(pk__in=[])
     return Case(
         When(did_others_arrive, then=ExpressionWrapper(since_last - counted, DurationField())),
         default=since_last,

@@ -27,7 +27,7 @@ from kit.batches.looking import since
 from kit.db.base import fetch, write
 from kit.http import MAX_CONNECTIONS
 from kit.processes import once
-from notifications.messages import ChannelKey, QueueKey
+from notifications.messages import AppKey, QueueKey
 from notifications.queues import queues
 from notifications.queues.ending import WAITS
 from notifications.queues.halts import Reach
@@ -74,13 +74,13 @@ class Admission:
                 self._counted_at[key] = row.counted_at
         self._read_at = monotonic()
 
-    def is_full(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> bool:
+    def is_full(self, gateway: str, app: AppKey, *, is_proven: bool) -> bool:
         """Return whether the queue of a notification is full."""
         key = self._known.key(gateway, app, is_proven=is_proven)
         limit = self._limits.get(key) or limits_of([*self._known.rows, key])[key]
         return self._waiting[key] >= limit
 
-    def add(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> None:
+    def add(self, gateway: str, app: AppKey, *, is_proven: bool) -> None:
         """Count one more waiting notification."""
         self._waiting[self._known.key(gateway, app, is_proven=is_proven)] += 1
 

@@ -18,7 +18,7 @@ from kit.batches.batch import LONG_AGO, Batch
 from kit.db.base import array_value, fetch, write, write_rows
 from kit.db.clock import day_of
 from kit.telemetry import count, is_on
-from notifications.messages import Outcome, Push, QueueKey, Result, channel_key
+from notifications.messages import Outcome, Push, QueueKey, Result, app_key
 from notifications.metrics import LEFT_BEHIND
 from notifications.models import Halt, Notification
 from notifications.policy import CONFIG_RETRY_SECONDS, WORKER_LOST
@@ -246,8 +246,8 @@ def _take_due(batch: Batch, budgets: dict[int, int], limit: int) -> list[Claim]:
 
 def _read(row: Sequence[Any]) -> Claim:
     fields = dict(zip(_COLUMNS, row, strict=True))
-    channel = channel_key(fields.pop("token_type"), fields.pop("app_topic"))
-    return Claim(**fields, channel=channel, address=b"")
+    app = app_key(fields.pop("token_type"), fields.pop("app_topic"))
+    return Claim(**fields, app=app, address=b"")
 
 
 def _write_lost(ids: Sequence[int], *, now: datetime) -> None:
@@ -301,7 +301,7 @@ class _Sorting:
 
     def _queue_of(self, due: Claim) -> QueueKey:
         """Return the queue of a notification, and note when it is stored with another one."""
-        key = self._known.key(due.gateway, due.channel, is_proven=due.is_route_proven)
+        key = self._known.key(due.gateway, due.app, is_proven=due.is_route_proven)
         queue_id = self._known.id_of(key)
         if not queue_id:
             self.new_queues.add(key)
@@ -390,7 +390,7 @@ _CLAIM: LiteralString = f"""
 def _write(claims: Sequence[Claim], *, now: datetime) -> list[Claim]:
     if not claims:
         return []
-    rows = [(c.notification_id, c.gateway, *c.channel, c.is_probe) for c in claims]
+    rows = [(c.notification_id, c.gateway, *c.app, c.is_probe) for c in claims]
     columns = ("ids", "gateways", "token_types", "app_topics", "probes")
     [written] = write_rows(_CLAIM, columns, rows, now=now, lease_until=lease_until(now))
     ids: dict[int, int] = dict(written.rows())

@@ -25,7 +25,7 @@ from kit.batches.batch import wake as wake_workers
 from kit.db.base import fetch, write
 from kit.telemetry import count
 from notifications import gateways
-from notifications.messages import CUT_OFF, TIMEOUT, ChannelKey
+from notifications.messages import CUT_OFF, TIMEOUT, AppKey
 from notifications.metrics import CHANNEL_TRIPS, GATEWAY_OUTAGES
 from notifications.models import Channel, Halt, Notification
 from notifications.policy import GATEWAY_FAILED
@@ -61,7 +61,7 @@ _BEGIN = """
 """
 
 
-def begin(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", reason: str = "", now: datetime) -> bool:
+def begin(kind: Halt.Kind, subject: AppKey | str = "", *, by: str = "", reason: str = "", now: datetime) -> bool:
     """Begin a halt of the server, of a gateway (its name) or of an app. Return whether this call did it.
 
     One that the server begins itself is an error.
@@ -73,14 +73,14 @@ def begin(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", reas
         log.warning("halt_begun", kind=str(kind), **columns)
         return True
     log.error("halt_begun", kind=str(kind), **columns, reason=reason)
-    if isinstance(subject, ChannelKey):
+    if isinstance(subject, AppKey):
         count(CHANNEL_TRIPS, [(platform_of(subject.token_type),)])
     else:
         count(GATEWAY_OUTAGES, [(subject,)])
     return True
 
 
-def end(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", now: datetime) -> bool:
+def end(kind: Halt.Kind, subject: AppKey | str = "", *, by: str = "", now: datetime) -> bool:
     """End a halt, and return whether it was in force. What waited is sent, unless another halt covers it.
 
     Ambiguous pushes of a tripped app have long pauses because of the fault that is over. They are due at once.
@@ -89,7 +89,7 @@ def end(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", now: d
     if not Halt.objects.in_force().filter(kind=kind, **columns).update(ended_at=now, ended_by=by):
         return False
     log.warning("halt_ended", kind=str(kind), **columns, by_operator=bool(by))
-    if isinstance(subject, ChannelKey):
+    if isinstance(subject, AppKey):
         Channel.objects.filter(**subject._asdict()).update(judged_from=now)
         if kind == Kind.TRIPPED:
             write(_BRING_FORWARD, {**subject._asdict(), "now": now})
@@ -97,8 +97,8 @@ def end(kind: Halt.Kind, subject: ChannelKey | str = "", *, by: str = "", now: d
     return True
 
 
-def _columns(subject: ChannelKey | str) -> dict[str, Any]:
-    if isinstance(subject, ChannelKey):
+def _columns(subject: AppKey | str) -> dict[str, Any]:
+    if isinstance(subject, AppKey):
         return {"gateway": "", **subject._asdict()}
     return {"gateway": subject, "token_type": None, "app_topic": ""}
 

@@ -19,7 +19,7 @@ from typing import LiteralString, NamedTuple
 from django.db.models import QuerySet
 
 from kit.db.base import Rows, Statement, fetch, write
-from notifications.messages import ChannelKey, QueueKey
+from notifications.messages import AppKey, QueueKey
 from notifications.models import Channel, Halt, Notification, Queue
 
 UNSORTED = 0
@@ -86,8 +86,8 @@ class Queues:
 
     rows: Mapping[QueueKey, QueueRow] = field(default_factory=dict)
     halts: Sequence[Halt] = ()
-    delivered: Mapping[ChannelKey, datetime] = field(default_factory=dict)
-    distrusted: frozenset[ChannelKey] = frozenset()
+    delivered: Mapping[AppKey, datetime] = field(default_factory=dict)
+    distrusted: frozenset[AppKey] = frozenset()
 
     def and_halted(self, own: Sequence[Halt]) -> "Queues":
         """Return the same queues, with the halts of this process alone."""
@@ -103,12 +103,10 @@ class Queues:
         return frozenset(halt.gateway for halt in self.halts if halt.kind == Halt.Kind.UNREACHABLE)
 
     @cached_property
-    def tripped(self) -> frozenset[ChannelKey]:
+    def tripped(self) -> frozenset[AppKey]:
         """Return the apps that a breaker stopped."""
         return frozenset(
-            ChannelKey(halt.token_type or 0, halt.app_topic or "")
-            for halt in self.halts
-            if halt.kind == Halt.Kind.TRIPPED
+            AppKey(halt.token_type or 0, halt.app_topic or "") for halt in self.halts if halt.kind == Halt.Kind.TRIPPED
         )
 
     @cached_property
@@ -118,7 +116,7 @@ class Queues:
             return frozenset()
         return frozenset({UNSORTED, *(row.id for row in self.rows.values() if not self.covering(row.key))})
 
-    def key(self, gateway: str, app: ChannelKey, *, is_proven: bool) -> QueueKey:
+    def key(self, gateway: str, app: AppKey, *, is_proven: bool) -> QueueKey:
         """Return the queue of a push. All apps of a platform that nothing was delivered to yet share one."""
         if app in self.delivered:
             return QueueKey(gateway, app.token_type, app.app_topic, is_proven)
@@ -160,14 +158,14 @@ def read_queues(found: Rows) -> Queues:
     """Return the queues, halts and apps in the rows of the statement `ALL`."""
     rows: dict[QueueKey, QueueRow] = {}
     halts: list[Halt] = []
-    delivered: dict[ChannelKey, datetime] = {}
-    distrusted: set[ChannelKey] = set()
+    delivered: dict[AppKey, datetime] = {}
+    distrusted: set[AppKey] = set()
     for kind, pk, gateway, token_type, app_topic, is_so, number, at, delivered_at in found:
         if kind == "queue":
             key = QueueKey(gateway, token_type, app_topic, is_so)
             rows[key] = QueueRow(pk, key, number, at, delivered_at)
         elif kind == "app":
-            delivered[app := ChannelKey(token_type, app_topic)] = at
+            delivered[app := AppKey(token_type, app_topic)] = at
             distrusted |= {app} if is_so else set()
         else:
             subject = {"kind": kind, "gateway": gateway, "token_type": token_type, "app_topic": app_topic}
@@ -193,7 +191,7 @@ def create(keys: Collection[QueueKey]) -> None:
         write(_CREATE, [list(gateways), list(token_types), list(app_topics), list(proven)])
 
 
-def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) -> None:
+def note_success(apps: Iterable[AppKey], known: Queues, *, now: datetime) -> None:
     """Write the time of a delivery to these apps, unless a recent one is stored. Mostly nothing is written."""
     stale = [app for app in sorted(set(apps)) if _is_older(known.delivered.get(app), now - SUCCESS_NOTED_EVERY)]
     new = [Channel(**app._asdict(), last_success_at=now) for app in stale if app not in known.delivered]
@@ -202,7 +200,7 @@ def note_success(apps: Iterable[ChannelKey], known: Queues, *, now: datetime) ->
         unlocked(app).update(last_success_at=now)
 
 
-def unlocked(app: ChannelKey) -> "QuerySet[Channel]":
+def unlocked(app: AppKey) -> "QuerySet[Channel]":
     """Return the row of an app, or nothing while another session has it locked.
 
     All results of the app would wait for that lock, and what is written there can be written later.

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from notifications.messages import ChannelKey, QueueKey
+from notifications.messages import AppKey, QueueKey
 from notifications.models import Channel, Notification, Queue
 from notifications.policy import Verdict
 from notifications.queues import queues
@@ -219,7 +219,7 @@ def test_the_list_is_narrowed_down_to_what_is_halted(admin_client, channel, halt
 
 def test_the_list_says_how_full_each_queue_is(admin_client, settings):
     settings.MAX_OPEN_NOTIFICATIONS = 1000
-    prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    prove(AppKey(1, APP), AppKey(2, ""))
     Queue.objects.filter(token_type=2, is_proven=True).update(waiting_count=1)
     html = admin_client.get(CHANNELS).content.decode()
     cells = re.findall(r"<td[^>]*field-\w*share_(waiting|limit)[^>]*>\s*(?:<[^>]*>\s*)*([0-9]+)", html)

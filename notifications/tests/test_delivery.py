@@ -13,7 +13,7 @@ from kit.db.partitions import UNDER_WAY
 from notifications.delivery import settling
 from notifications.delivery.recording import FINISHED_BY
 from notifications.gateways import gateway_for
-from notifications.messages import ChannelKey, Outcome, QueueKey, ReportError, Result
+from notifications.messages import AppKey, Outcome, QueueKey, ReportError, Result
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, OpenNotification, OpenRequest
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits, Slot
@@ -290,7 +290,7 @@ def fail(notification, *, now, is_probe=False, gateway="gorush", code="TopicDisa
 )
 def test_eight_failures_while_the_same_gateway_delivers_others_end_a_push(case, ambiguous_count, counted, state):
     """At an address that nothing was delivered to. Deaths that are not believed are failures, too."""
-    make_channel(ChannelKey(1, APP), last_success_at=LONG_AGO, deaths_distrusted_since=LONG_AGO)
+    make_channel(AppKey(1, APP), last_success_at=LONG_AGO, deaths_distrusted_since=LONG_AGO)
     notification = make_due_to_app(ambiguous_count=ambiguous_count)
     for minutes in range(8):
         assert fresh(notification).state in {State.PENDING, State.RETRYING}
@@ -343,7 +343,7 @@ def test_claims_no_more_than_the_limit_and_the_oldest_first():
 
 
 def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
-    prove(ChannelKey(1, APP), ChannelKey(2, ""))
+    prove(AppKey(1, APP), AppKey(2, ""))
     queues.create([QueueKey("gorush", 1, None, is_proven=False)])
     for number in range(12):
         make_due_to_app(f"made.up.{number}", due_at=LONG_AGO - timedelta(hours=1))
@@ -355,7 +355,7 @@ def test_made_up_apps_together_do_not_hide_what_waits_behind_them():
 
 
 def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too():
-    prove(ChannelKey(2, ""))
+    prove(AppKey(2, ""))
     limits = ConcurrencyLimits(1)
     limits.enter(Slot(queues.load().id_of(QueueKey("gorush", 2, "", is_proven=True))))
     gone = make_notification(at=LONG_AGO, expires_at=datetime(2100, 1, 1, tzinfo=UTC))
@@ -367,7 +367,7 @@ def test_a_notification_without_an_active_route_is_closed_behind_full_queues_too
 def test_results_do_not_wait_for_the_row_of_their_app():
     """Each result of the app would, for as long as another session keeps the row locked."""
     rows, deliverer = [make_due_to_app() for _ in range(5)], DeliveryProcess()
-    prove(ChannelKey(1, APP))
+    prove(AppKey(1, APP))
     with other_session() as session:
         session.execute("SELECT FROM notifications_channel FOR UPDATE")
         deliverer.process_backlog()
@@ -392,10 +392,10 @@ def test_the_pushes_of_a_killed_worker_are_ambiguous():
 
 
 def test_the_push_of_a_killed_worker_waits_behind_a_halt_and_is_closed_there_when_it_expires():
-    prove(ChannelKey(1, APP))
+    prove(AppKey(1, APP))
     notification = make_due_to_app(expires_at=NOW + 2 * LEASE)
     claimed(notification)
-    make_halt("paused", ChannelKey(1, APP))
+    make_halt("paused", AppKey(1, APP))
     for seconds, state in ((0, State.IN_FLIGHT), (LEASE.total_seconds(), State.UNCONFIRMED)):
         now = NOW + LEASE + timedelta(seconds=seconds)
         expire(now)

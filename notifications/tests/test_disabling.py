@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection
 
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import AppKey, Outcome, Result
 from notifications.models import Channel
 from notifications.queues import breakers
 from pushserver.console.notifications import channels
@@ -16,7 +16,7 @@ from tests.rig.statements import other_session
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
-APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+APPLE, GOOGLE = AppKey(1, APP), AppKey(2, "")
 Kind = RegistrationEvent.Kind
 
 
@@ -46,7 +46,7 @@ def test_a_route_that_fails_while_others_work_is_disabled_after_three_days():
 
 
 @pytest.mark.requirement("XB16", "X16")
-def test_the_clock_stands_still_while_nothing_of_the_channel_is_delivered():
+def test_the_clock_stands_still_while_nothing_of_the_app_is_delivered():
     route = make_registration().route
     for hour in range(0, 49, 4):
         fails(route, after=hour * HOUR)

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from kit.batches.worker import Worker
 from kit.http import MAX_CONNECTIONS
-from notifications.messages import ChannelKey, Outcome, QueueKey, Result
+from notifications.messages import AppKey, Outcome, QueueKey, Result
 from notifications.models import Attempt, Notification
 from notifications.queues import queues
 from notifications.queues.capacity import ANSWERS_TO_GROW, FIRST_LIMIT, ConcurrencyLimits, Slot
@@ -28,7 +28,7 @@ from tests.rig.delivering import (
 from tests.rig.rows import make_registration, make_route
 from tests.rig.statements import other_session
 
-APPLE, GOOGLE = ChannelKey(1, "im.status"), ChannelKey(2, "")
+APPLE, GOOGLE = AppKey(1, "im.status"), AppKey(2, "")
 State = Notification.State
 
 
@@ -36,7 +36,7 @@ State = Notification.State
 def gateway(transactional_db):
     """Return a gateway, with deliveries recorded for two apps."""
     prove(APPLE, GOOGLE)
-    gateway = Gate(lambda push: push.channel.token_type == APPLE.token_type)
+    gateway = Gate(lambda push: push.app.token_type == APPLE.token_type)
     yield gateway
     gateway.is_open.set()
 

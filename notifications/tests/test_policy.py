@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from notifications.messages import (
     PROVIDER_UNREACHABLE,
     UNREACHABLE,
-    ChannelKey,
+    AppKey,
     NotificationType,
     Outcome,
     Push,
@@ -247,7 +247,7 @@ def test_a_call_to_a_new_address_is_tried_while_it_rings():
     assert len(attempts_of(Result(Outcome.TRANSIENT), timedelta(seconds=45), jitter=1.0)) == 5
 
 
-PUSH = Push(1, 1, ChannelKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)
+PUSH = Push(1, 1, AppKey(2, ""), b"token", 1, b"key", b"chat", b"message", "c" * 32)
 
 
 def test_dropping_the_ciphertext_helps_where_there_is_one_and_nothing_else_is_wrong():

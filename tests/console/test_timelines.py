@@ -18,7 +18,7 @@ from kit.buckets.bucket import Limit
 from kit.telemetry import trace_of
 from notifications.gateways.gorush.models import GatewayErrorRule, current_rules, load_shipped
 from notifications.gateways.gorush.push_api import read_response
-from notifications.messages import ChannelKey, Result, channel_key
+from notifications.messages import AppKey, Result, app_key
 from notifications.models import (
     Channel,
     DecidedAtOnce,
@@ -44,7 +44,7 @@ from tests.rig.delivering import claimed, make_due, recorded
 from waku_bridge.models import InboundEnvelope, OutboundReply
 
 pytestmark = pytest.mark.django_db
-GOOGLE = channel_key(2, "")
+GOOGLE = app_key(2, "")
 
 
 def make_story(**fields: object) -> Notification:
@@ -421,11 +421,11 @@ def halted(kind: str, begun: float, ended: float, why: str, over: str) -> None:
 
 def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_client: Client) -> None:
     notification = make_story(finished_at=timezone.now())
-    channel = rows.make_channel(GOOGLE)
+    app = rows.make_channel(GOOGLE)
     halted("paused", -90, -80, "it was over", "it was over")
     halted("drained", -60, 3, "gorush moves", "it moved")  # from before the notification was made
     halted("paused", 1, 2, "new key", "it works")
-    staffed(channel, "Undid the disabling of 3 addresses. Why: wrong key", minutes=2.5)
+    staffed(app, "Undid the disabling of 3 addresses. Why: wrong key", minutes=2.5)
     text = timeline(admin_client, notification)
     steps = [
         *("Halted by ann: drained gorush moves", "Notification created", "Halted by ann: paused new key"),
@@ -442,7 +442,7 @@ def test_the_beginning_and_the_end_of_a_halt_are_steps_of_a_timeline(admin_clien
     assert len(set(re.findall(r'href="(/admin/admin/logentry/\d+/change/)"', html))) == 4
 
 
-def trip(app: ChannelKey, reason: str, begun: float, ended: float, notification: Notification, **options: str) -> None:
+def trip(app: AppKey, reason: str, begun: float, ended: float, notification: Notification, **options: str) -> None:
     """Trip an app these seconds after the notification was made, and close its breaker."""
     at = notification.created_at
     halts.begin(halts.Kind.TRIPPED, app, reason=reason, now=at + timedelta(seconds=begun))
@@ -509,9 +509,9 @@ def test_the_causes_of_a_delay_stay_when_the_recipient_has_unregistered(
 
 
 def test_a_breaker_that_staff_closed_is_begun_by_the_server_and_ended_by_them(admin_client: Client) -> None:
-    notification, channel = make_story(), rows.make_channel(GOOGLE)
+    notification, app = make_story(), rows.make_channel(GOOGLE)
     trip(GOOGLE, "41 of 50 refused", 0, 1, notification, by="ann")
-    staffed(channel, "Closed the breaker. Why: the key is new", minutes=0.05)
+    staffed(app, "Closed the breaker. Why: the key is new", minutes=0.05)
     text = timeline(admin_client, notification)
     assert "Halted by the server: tripped 41 of 50 refused" in text
     assert text.count("Halt ended by") == 1

@@ -25,7 +25,7 @@ from django.db import connection
 
 from embedded.servers.postgres import EmbeddedPostgres
 from kit.db.base import DatabaseWrapper, fetch
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import AppKey, Outcome, Result
 from notifications.models import Attempt, Notification, NotificationRequest
 from registrations.messages import TokenType
 from tests.rig import databases
@@ -182,7 +182,7 @@ def is_stopped_at(place: int, mortal: Mortal) -> bool:
     """
     mortal.forget()
     prepare()
-    prove(ChannelKey(TokenType.FIREBASE, ""))  # others would wait for the first delivery of an app to be committed
+    prove(AppKey(TokenType.FIREBASE, ""))  # others would wait for the first delivery of an app to be committed
     end = mortal.live(place, by=signal.SIGSTOP)
     assert end in {0, -signal.SIGSTOP}
     if end:

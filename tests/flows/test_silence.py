@@ -15,7 +15,7 @@ from django.utils import timezone
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.buckets.shared import SharedBuckets
 from notifications.acceptance import acceptance
-from notifications.messages import ChannelKey, PushNotification, ReportError
+from notifications.messages import AppKey, PushNotification, ReportError
 from notifications.models import NotificationRequest
 from notifications.queues import halts
 from notifications.reports import GRACE
@@ -30,7 +30,7 @@ from waku_bridge.models import OutboundReply
 pytestmark = pytest.mark.django_db
 BLOCKED, CHAT, MUTED = b"b" * 64, b"c" * 64, b"m" * 64
 KNOWN = b"a message that was delivered"
-APP = ChannelKey(TokenType.FIREBASE, "")
+APP = AppKey(TokenType.FIREBASE, "")
 numbers = count(1)
 
 

@@ -17,7 +17,7 @@ from coincurve import PrivateKey
 from kit.http import Answer
 from notifications.gateways.gorush.errors import shipped_rules
 from notifications.gateways.gorush.push_api import read_dry_run, read_response
-from notifications.messages import ChannelKey, Outcome, Push
+from notifications.messages import AppKey, Outcome, Push
 from waku_bridge.client import access_tokens
 from waku_bridge.codec import envelope, keys, wire
 from waku_bridge.codec.errors import CodecError
@@ -63,8 +63,8 @@ def codec(data: bytes) -> None:
 
 DEVICE_TOKEN = "c0ffee" * 10 + "dead"
 PUSHES = tuple(
-    Push(7, 2, ChannelKey(*channel), DEVICE_TOKEN.encode(), 1, b"k" * 64, b"chat", b"sealed", "a" * 32)
-    for channel in ((1, "im.status.ethereum"), (2, ""))
+    Push(7, 2, AppKey(*app), DEVICE_TOKEN.encode(), 1, b"k" * 64, b"chat", b"sealed", "a" * 32)
+    for app in ((1, "im.status.ethereum"), (2, ""))
 )
 STATUSES = (200, 200, 200, 200, 400, 401, 404, 413, 429, 500, 502, 504)
 

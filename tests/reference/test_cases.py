@@ -8,7 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from notifications.gateways.gorush import push_api
-from notifications.messages import NotificationType, Push, PushRequest, channel_key
+from notifications.messages import NotificationType, Push, PushRequest, app_key
 from registrations.messages import RegistrationMessage, TokenType
 from registrations.models import Registration
 from tests.rig.conversation import EPHEMERAL, IDENTITIES, VECTORS, replies_to, say, to_server
@@ -163,7 +163,7 @@ def test_sends_gorush_the_body_that_status_go_sends(case, monkeypatch):
     push = Push(
         notification_id=1,
         attempt_number=1,
-        channel=channel_key(registration.token_type, registration.app_topic),
+        app=app_key(registration.token_type, registration.app_topic),
         address=registration.device_token.encode(),
         type=notification.type,
         public_key_hash=notification.public_key_hash,

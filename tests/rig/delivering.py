@@ -22,7 +22,7 @@ from notifications.delivery import recording, settling
 from notifications.delivery.recording import Change, end_halts
 from notifications.delivery.steps import Delivery
 from notifications.gateways import Gateway
-from notifications.messages import Answer, ChannelKey, Outcome, Push, Result
+from notifications.messages import Answer, AppKey, Outcome, Push, Result
 from notifications.models import Attempt, Notification, OpenNotification
 from notifications.queues import queues
 from notifications.queues.capacity import ConcurrencyLimits
@@ -173,7 +173,7 @@ def make_due_to_app(app_topic=APP, **fields) -> Notification:
     return make_due(route=make_registration(route=make_route(token_type=1, app_topic=app_topic)).route, **fields)
 
 
-def prove(*keys: ChannelKey) -> None:
+def prove(*keys: AppKey) -> None:
     """Make channels with an earlier delivery, so that their apps have queues of their own."""
     for key in keys:
         make_channel(key, last_success_at=LONG_AGO)

@@ -28,7 +28,7 @@ from embedded.servers.ports import free_port
 from embedded.supervisor.processes import ProcessSpec, StopOrder, python
 from kit.http import Connections, submit
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.messages import NotificationType, Push, Result, channel_key
+from notifications.messages import NotificationType, Push, Result, app_key
 from registrations.messages import TokenType
 from tests.rig import server as processes
 from tests.rig.server import Fleet
@@ -209,7 +209,7 @@ def new_push(token_type: TokenType, fate: str = "", message: bytes = b"ciphertex
     return Push(
         notification_id=7,
         attempt_number=1,
-        channel=channel_key(token_type, APP_TOPIC),
+        app=app_key(token_type, APP_TOPIC),
         address=(fate + unique).encode(),
         type=NotificationType.MESSAGE,
         public_key_hash=b"\x0a" * 64,

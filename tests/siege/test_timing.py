@@ -24,7 +24,7 @@ from django.utils import timezone
 from kit.buckets.bucket import BucketLimits, Limit
 from kit.http import Connections, submit
 from notifications.gateways.gorush.client import GorushGateway
-from notifications.messages import ChannelKey
+from notifications.messages import AppKey
 from notifications.queues import halts
 from registrations.messages import TokenType
 from tests.flows.test_half_working import ANDROID, Gorush, Phone, World, open_world
@@ -189,9 +189,7 @@ def test_answers_to_requests_side_by_side_tell_nothing(siege: Siege) -> None:
 
 
 def test_answers_tell_nothing_while_the_queue_is_halted(siege: Siege) -> None:
-    halts.begin(
-        halts.Kind.PAUSED, ChannelKey(TokenType.FIREBASE, ""), by="operator", reason="siege", now=timezone.now()
-    )
+    halts.begin(halts.Kind.PAUSED, AppKey(TokenType.FIREBASE, ""), by="operator", reason="siege", now=timezone.now())
     judge("a halted queue", *compare(siege, BLOCKED, FREE))
 
 

@@ -25,7 +25,7 @@ import psycopg
 import structlog
 from django.db import Error as DjangoDatabaseError
 
-from kit.db.clock import clock
+from kit.db.clock import DAY, clock
 from kit.db.reasons import reason
 from kit.http import Backoff
 from kit.processes.leader import Term
@@ -82,8 +82,6 @@ SLOW = Tier("slow", age=timedelta(minutes=65), period=timedelta(minutes=10))
 TIERS = (FAST, MINUTE, SLOW)
 # How far the fast tier goes back. What is older comes with the minute tier, so that what is new is served meanwhile.
 FAST_REACH = timedelta(minutes=3)
-# The hash of a message that is read again after an outage must still be kept, or it would be processed twice.
-DAY = timedelta(days=1)
 # What a tier reads before it notes how far it is. A restart reads at most this much again.
 SLICE = timedelta(minutes=1)
 
@@ -188,6 +186,7 @@ class StoreReader:
         self._backfill = Reader("backfill", node.url, pubsub_topic)
         self._node = node
         self._intake = intake
+        # The hash of a message that is read again after an outage must still be kept, or it would be processed twice.
         self._recovery = intake.keep - DAY
         self._marks = Marks(intake.session, self.reader, self._recovery)
         self._backoff = Backoff(MAX_SECONDS)

@@ -11,7 +11,7 @@ from kit.db.base import connection_parameters, fetch
 from notifications import retention
 from notifications.acceptance import acceptance
 from notifications.acceptance.acceptance import Incoming, dedup_key, withdraw
-from notifications.messages import ChannelKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
+from notifications.messages import AppKey, Outcome, PushLimit, PushNotification, PushRequest, ReportError
 from notifications.models import (
     Attempt,
     DecidedAtOnce,
@@ -42,7 +42,7 @@ BRIDGE = "test-bridge"
 SUCCESS = (True, ReportError.NONE)
 WRONG_TOKEN = (False, ReportError.WRONG_TOKEN)
 NOT_REGISTERED = (False, ReportError.NOT_REGISTERED)
-GOOGLE = ChannelKey(2, "")
+GOOGLE = AppKey(2, "")
 State = Notification.State
 
 pytestmark = pytest.mark.django_db
@@ -121,7 +121,7 @@ def test_a_claim_at_acceptance_equals_the_claim_of_any_worker():
     assert bytes(Notification.objects.get().collapse_id).hex() == straight.collapse_id
     assert (straight.type, straight.public_key_hash) == (-(2**31), ALICE)
     assert (straight.chat_id, straight.message) == (b"chat", b"sealed")
-    assert (straight.address, straight.channel) == (b"device", ChannelKey(1, APP))
+    assert (straight.address, straight.app) == (b"device", AppKey(1, APP))
     assert "device" not in repr(straight)
     assert straight.route_id == registration.route_id
 

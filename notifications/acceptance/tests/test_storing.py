@@ -15,7 +15,7 @@ from kit.db.base import fetch
 from kit.db.reasons import sqlstate
 from notifications.acceptance import storing
 from notifications.acceptance.statements import NEW_IDS
-from notifications.messages import ChannelKey, Content, Grade, Outcome
+from notifications.messages import AppKey, Content, Grade, Outcome
 from notifications.models import Notification, NotificationRequest, OpenNotification
 from notifications.queues.claim import Claim
 from notifications.reports import Request
@@ -35,7 +35,7 @@ def pushed(route: Route | None = None, *, key: bytes = b"k" * 32, **fields: Any)
     defaults: dict[str, Any] = {
         "notification_id": 0,
         "attempt_number": 1,
-        "channel": ChannelKey(route.token_type, route.app_topic),
+        "app": AppKey(route.token_type, route.app_topic),
         "route_id": route.pk,
         "route_generation": route.generation,
         "grade": Grade.NORMAL.value,

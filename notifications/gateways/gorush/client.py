@@ -62,7 +62,7 @@ class GorushGateway:
         started = monotonic()
         notification, is_truncated = fit(push)
         if is_truncated:
-            PAYLOADS_LEFT_OUT.labels(platform_of(push.channel.token_type)).inc()
+            PAYLOADS_LEFT_OUT.labels(platform_of(push.app.token_type)).inc()
         if self._dry_run_tokens and device_token(push) in self._dry_run_tokens:
             result = read_dry_run(await self._post(as_dry_run(notification), push))
         else:
@@ -71,7 +71,7 @@ class GorushGateway:
             # Only the token for calls is dead. The next attempt goes to the usual token, as an alert.
             result = replace(result, outcome=Outcome.PAYLOAD, code=DEAD_CALL_TOKEN)
         if result.code == UNKNOWN.code:
-            unknown_errors().note(push.channel.token_type, result.error)
+            unknown_errors().note(push.app.token_type, result.error)
         return replace(result, latency_ms=round((monotonic() - started) * 1000))
 
     async def _post(self, notification: Mapping[str, Any], push: Push) -> Result:

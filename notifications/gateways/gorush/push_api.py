@@ -86,13 +86,13 @@ def payload_size_bytes(notification: Mapping[str, Any]) -> int:
 
 
 def _notification(push: Push, address: DeviceAddress, payload: bytes) -> dict[str, Any]:
-    is_apple = push.channel.token_type == TokenType.APN
+    is_apple = push.app.token_type == TokenType.APN
     own = _graded(push, address, payload) if push.grade else _of_messenger(push, payload, is_apple=is_apple)
     return {
         "notif_id": notif_id(push),
         "tokens": [address.call_token if rings(push, address) else address.token],
-        "platform": NUMBERS[push.channel.token_type],
-        **({"topic": push.channel.app_topic, "collapse_id": push.collapse_id} if is_apple else {}),
+        "platform": NUMBERS[push.app.token_type],
+        **({"topic": push.app.app_topic, "collapse_id": push.collapse_id} if is_apple else {}),
         **own,
     }
 
@@ -134,7 +134,7 @@ CALL_TTL = "30s"
 
 def _graded(push: Push, address: DeviceAddress, payload: bytes) -> dict[str, Any]:
     content = Content.decode(payload or push.wake)
-    if push.channel.token_type != TokenType.APN:
+    if push.app.token_type != TokenType.APN:
         own = _firebase(push)
     else:
         own = _call(push) if rings(push, address) else _background() if push.grade == Grade.LOW else _alert(content)
@@ -156,7 +156,7 @@ def _firebase(push: Push) -> dict[str, Any]:
 
 def _call(push: Push) -> dict[str, Any]:
     expiration = {"expiration": int(push.expires_at.timestamp())} if push.expires_at else {}
-    topic = push.channel.app_topic + CALL_TOPIC_SUFFIX
+    topic = push.app.app_topic + CALL_TOPIC_SUFFIX
     return {"topic": topic, "push_type": "voip", "priority": "high"} | expiration
 
 
@@ -198,7 +198,7 @@ def find_fault(push: Push) -> Result | None:
 
 
 def _fault(push: Push) -> str:
-    if push.channel.token_type not in NUMBERS:
+    if push.app.token_type not in NUMBERS:
         return "unknown_platform"
     if not push.address:
         return "no_device_token"
@@ -212,7 +212,7 @@ def _is_sendable(push: Push) -> bool:
         token = device_token(push)
     except ValueError:
         return False
-    return push.channel.token_type != TokenType.APN or _IN_A_URL.fullmatch(token) is not None
+    return push.app.token_type != TokenType.APN or _IN_A_URL.fullmatch(token) is not None
 
 
 def device_token(push: Push) -> str:
@@ -333,7 +333,7 @@ def _read_error(error: str, push: Push, rules: Sequence[ErrorRule]) -> Result:
     # A token made of words of Apple or Google must not count as theirs. If replacing it hides their own words, the
     # unredacted error counts.
     readings = (without_token(error, token, min_length=1), redacted, without_token(error, ""))
-    known = (rule for text in readings if (rule := classify(push.channel.token_type, text, rules)) is not UNKNOWN)
+    known = (rule for text in readings if (rule := classify(push.app.token_type, text, rules)) is not UNKNOWN)
     rule = next(known, UNKNOWN)
     return Result(
         rule.outcome,

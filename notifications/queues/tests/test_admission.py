@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from notifications.acceptance import acceptance
 from notifications.acceptance.tests.test_acceptance import NOW, TOKEN, accept, incoming, push
-from notifications.messages import ChannelKey, QueueKey, ReportError
+from notifications.messages import AppKey, QueueKey, ReportError
 from notifications.models import Attempt, Notification, NotificationRequest, OpenNotification, OpenRequest, Queue
 from notifications.policy import Verdict
 from notifications.queues import halts, queues
@@ -17,7 +17,7 @@ from notifications.reports import MISSING, as_answered, errors_of, unpack
 from tests.rig.delivering import APP, LONG_AGO, DeliveryProcess, make_due, prove, settle
 from tests.rig.rows import make_registration, make_route
 
-APPLE, OTHER_APP, GOOGLE = ChannelKey(1, APP), ChannelKey(1, "another.app"), ChannelKey(2, "")
+APPLE, OTHER_APP, GOOGLE = AppKey(1, APP), AppKey(1, "another.app"), AppKey(2, "")
 State = Notification.State
 A_MOMENT = timedelta(milliseconds=1)
 SUCCESS, OVERLOADED = ReportError.NONE, ReportError.INTERNAL_ERROR
@@ -46,23 +46,23 @@ def count(counts=None, *, now=NOW):
     counts.keep(counts.step(now=now))
 
 
-def make_phone(channel=GOOGLE, *, is_proven=True):
+def make_phone(app=GOOGLE, *, is_proven=True):
     route = make_route(
-        token_type=channel.token_type,
-        app_topic=channel.app_topic,
+        token_type=app.token_type,
+        app_topic=app.app_topic,
         last_success_at=LONG_AGO if is_proven else None,
     )
     return make_registration(route=route, access_token=TOKEN)
 
 
-def make_waiting(channel, count, *, is_proven=True):
+def make_waiting(app, count, *, is_proven=True):
     """Create due notifications, each for a phone of its own."""
     at = timezone.now()
     known = queues.load()
-    key = known.key("gorush", channel, is_proven=is_proven)
+    key = known.key("gorush", app, is_proven=is_proven)
     queues.create([key])
     own = {"queue_id": queues.load().id_of(key), "expires_at": at + timedelta(days=1)}
-    routes = [make_phone(channel, is_proven=is_proven).route for _ in range(count)]
+    routes = [make_phone(app, is_proven=is_proven).route for _ in range(count)]
     return [make_due(route=route, at=at + n * A_MOMENT, **own) for n, route in enumerate(routes)]
 
 
@@ -113,8 +113,8 @@ def test_all_made_up_apps_share_one_queue(settings):
     settings.MAX_OPEN_NOTIFICATIONS = 40
     prove(APPLE)
     for topic in ("made.up.1", "made.up.2"):
-        make_waiting(ChannelKey(1, topic), 1)
-    assert reported(ask(make_phone(ChannelKey(1, "made.up.3")))) == [OVERLOADED]
+        make_waiting(AppKey(1, topic), 1)
+    assert reported(ask(make_phone(AppKey(1, "made.up.3")))) == [OVERLOADED]
     assert len(ask(make_phone(APPLE)).claims) == 1
     assert Queue.objects.filter(app_topic=None).count() == 1
 

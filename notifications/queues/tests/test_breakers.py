@@ -9,14 +9,14 @@ from datetime import timedelta
 
 import pytest
 
-from notifications.messages import ChannelKey, Outcome, Result
+from notifications.messages import AppKey, Outcome, Result
 from notifications.models import Attempt, Channel, Halt, Notification
 from notifications.queues import halts
 from registrations.models import RegistrationEvent, Route
 from tests.rig.delivering import APP, LONG_AGO, NOW, answered, claimed, fresh, make_due, prove, recorded
 from tests.rig.rows import make_registration, make_request, make_route
 
-APPLE = ChannelKey(1, APP)
+APPLE = AppKey(1, APP)
 REFUSED = Result(Outcome.CONFIG, "InvalidProviderToken")
 DELIVERED = Result(Outcome.DELIVERED)
 State = Notification.State
@@ -95,7 +95,7 @@ def test_ten_failures_in_a_row_trip_an_app_whatever_the_words(results, expected)
 def test_a_trip_names_the_commonest_answer_and_concerns_no_other_app():
     ends("tttattcttt")
     assert Halt.objects.in_force().get().reason == "the last 10 sends failed: unknown (words that nobody knows)"
-    assert not is_tripped(ChannelKey(2, ""))
+    assert not is_tripped(AppKey(2, ""))
 
 
 def test_sends_are_in_a_row_by_their_ends():
@@ -143,7 +143,7 @@ def test_failures_that_a_few_senders_asked_for_trip_nothing():
     assert is_tripped()
 
 
-def test_nobody_else_can_name_the_channel_of_the_canary(settings):
+def test_nobody_else_can_name_the_app_of_the_canary(settings):
     assert re.fullmatch(r"canary\.[0-9a-f]{32}", settings.CANARY_DRY_RUN_TOPIC)
     assert settings.CANARY_DRY_RUN_TOPIC.removeprefix("canary.") not in settings.CANARY_DRY_RUN_TOKENS[0]
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from notifications import retention
 from notifications.gateways import CUT_OFF
-from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
+from notifications.messages import UNREACHABLE, AppKey, Outcome, QueueKey, Result
 from notifications.metrics import CHANNEL_TRIPS
 from notifications.models import Attempt, Channel, Halt, Notification, OpenNotification
 from notifications.queues import halts, queues
@@ -40,7 +40,7 @@ from tests.rig.server import wait_until
 from tests.rig.statements import other_session
 
 pytestmark = pytest.mark.django_db
-APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+APPLE, GOOGLE = AppKey(1, APP), AppKey(2, "")
 PROBE = timedelta(seconds=5)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 State = Notification.State
@@ -407,7 +407,7 @@ def test_other_gateways_go_on(gateway):
 
 def test_halts_cover_the_same_queues_in_python_and_in_sql():
     """The condition exists twice: in Python for workers, and in SQL for the search for work."""
-    other_app, other_gateway = ChannelKey(1, "another.app"), QueueKey("other", 1, APP, is_proven=True)
+    other_app, other_gateway = AppKey(1, "another.app"), QueueKey("other", 1, APP, is_proven=True)
     prove(other_app)
     queues.create([other_gateway, QueueKey("gorush", 1, None, is_proven=False)])
     for begin in BEGIN.values():

@@ -11,7 +11,7 @@ from django.utils import timezone
 from kit.batches.batch import Batch
 from kit.db.base import fetch
 from kit.db.sessions import BATCH_WORKER, set_all
-from notifications.messages import UNREACHABLE, ChannelKey, Outcome, QueueKey, Result
+from notifications.messages import UNREACHABLE, AppKey, Outcome, QueueKey, Result
 from notifications.models import Halt, Notification, OpenNotification
 from notifications.queues import breakers, halts, queues
 from notifications.queues import claim as claiming
@@ -44,7 +44,7 @@ from tests.rig.rows import (
 )
 from tests.rig.statements import other_session, refuse
 
-APPLE, GOOGLE = ChannelKey(1, APP), ChannelKey(2, "")
+APPLE, GOOGLE = AppKey(1, APP), AppKey(2, "")
 PROVEN, UNPROVEN = (QueueKey("gorush", *APPLE, is_proven=is_proven) for is_proven in (True, False))
 SHARED = QueueKey("gorush", 1, None, is_proven=False)
 State = Notification.State
@@ -93,7 +93,7 @@ def test_notifications_are_sorted_into_queues_by_app_and_proof():
 
 def test_a_row_whose_address_changed_is_moved_when_it_is_claimed():
     """It was stored for a proven address. Then the phone registered another token, and then one of another app."""
-    prove(APPLE, ChannelKey(1, "another.app"))
+    prove(APPLE, AppKey(1, "another.app"))
     route = make_registration(route=make_route(token_type=1, app_topic=APP, last_success_at=LONG_AGO)).route
     waiting = make_due(route=route, queue_id=number_of(PROVEN))
     full = ConcurrencyLimits(0)
@@ -133,7 +133,7 @@ def test_made_up_apps_make_no_queues():
 
 
 def test_a_claim_takes_from_a_few_queues_and_the_next_ones_take_from_the_others():
-    apps = [ChannelKey(1, f"app.{number}") for number in range(QUEUES_AT_ONCE + 8)]
+    apps = [AppKey(1, f"app.{number}") for number in range(QUEUES_AT_ONCE + 8)]
     prove(*apps)
     for app in apps:
         make_due_to_app(app.app_topic, queue_id=number_of(QueueKey("gorush", *app, is_proven=False)))
@@ -319,7 +319,7 @@ def test_a_backlog_leaves_half_of_the_limit_to_fresh_notifications():
 @pytest.mark.parametrize("kind", ["an open queue", "a queue that is probed"])
 def test_a_notification_that_cannot_be_claimed_is_postponed_in_every_queue(kind):
     """The attempt's number does not fit into its column. The row is the head of one of several queues."""
-    apps = [ChannelKey(1, f"app.{number}") for number in range(6)]
+    apps = [AppKey(1, f"app.{number}") for number in range(6)]
     prove(*apps)
     numbers = [number_of(QueueKey("gorush", *app, is_proven=False)) for app in apps]
     rows = [make_due_to_app(app.app_topic, queue_id=pk) for app, pk in zip(apps, numbers, strict=True)]

@@ -1,7 +1,7 @@
 """The pages of error rules, which operators may change, and of the errors that no rule matches.
 
 The rules that come with the server are in `notifications/gateways/gorush/rules/error_rules.yaml`. Every change leaves a
-log entry with the earlier values, because a wrong rule can stop a channel or disable tokens.
+log entry with the earlier values, because a wrong rule can stop an app or disable tokens.
 """
 
 import re
@@ -55,7 +55,7 @@ EDITED = (
 MAX_TRIED_LENGTH = 10_000
 PLACEHOLDER = re.compile(r"<(?:token|email|hex|blob|n)>")  # in a signature
 NOT_SENT_AGAIN = ("csrfmiddlewaretoken", "confirmed", "why")
-# The effects of rules that can disable tokens or stop a channel. Such a rule is confirmed, with a reason.
+# The effects of rules that can disable tokens or stop an app. Such a rule is confirmed, with a reason.
 CONFIRMED = {
     Outcome.DEAD: "Each address with a matching error is disabled: nothing is sent there until its app registers "
     "again.",
@@ -84,7 +84,7 @@ class RuleForm(OptimisticForm):
 
 
 class ConfirmRule(Operation):
-    """The reason for a rule that can disable tokens or stop a channel."""
+    """The reason for a rule that can disable tokens or stop an app."""
 
     label = "Save the rule"
     permission = "notifications.change_gatewayerrorrule"

@@ -1,13 +1,13 @@
 """gorush for operators: its indicators, its page, its metrics, and the rules that read its errors."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import httpx
 from django.conf import settings
 from django.urls import reverse
 
+from kit.db.clock import HOUR
 from kit.http import tls_context
 from notifications.gateways import CUT_OFF
 from notifications.gateways.gorush.errors import ANY_PLATFORM, NAMES, UNKNOWN, rule_of
@@ -21,7 +21,6 @@ from pushserver.console.part import ListPage, Part, PeerPage
 
 NAME = "gorush"
 TIMEOUT_SECONDS = 2
-HOUR = timedelta(hours=1)
 # Rows are counted up to this number. A higher count is not worth the time.
 MAX_COUNTED = 1000
 

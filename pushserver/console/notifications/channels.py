@@ -1,7 +1,7 @@
 """Apps in the console, each on one platform: what halts it, and what an operator can do about it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
@@ -12,32 +12,35 @@ from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kit.db.clock import database_now
+from kit.db.clock import HOUR, database_now
 from kit.display import counted, exact
-from notifications.messages import ChannelKey
+from notifications.messages import AppKey
 from notifications.models import Channel, Halt, Halts
 from notifications.queues import halts, queues
 from notifications.queues.breakers import BY_OPERATOR, FAILING, record_events
 from notifications.queues.capacity import limits_of
 from notifications.queues.queues import Queues
-from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, moment, number, state, word
+from pushserver.console.toolkit.columns import NOTHING, coarse_age, moment, number, state, word
 from pushserver.console.toolkit.facts import FactPage
+from pushserver.console.toolkit.labels import label
 from pushserver.console.toolkit.lists import choices
 from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm, done
 from pushserver.console.toolkit.related import Link
+from pushserver.console.toolkit.times import relative
 from registrations.messages import has_topic
 from registrations.models import RegistrationEvent, Route
 
 Kind = Halt.Kind
 RUNNING = "running"
 # Undoing offers this much time before the trip, because tokens die for a while before the breaker notices.
-UNDO_FROM = timedelta(hours=1)
+UNDO_FROM = HOUR
 
 
-# What halts a channel -------------------------------------------------------------------------------------------------
+# What halts an app ----------------------------------------------------------------------------------------------------
 def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
     """Return the apps with their halts: ``state``, and with it who halted the app, why and since when.
 
@@ -58,29 +61,29 @@ def with_halts(apps: QuerySet[Channel]) -> QuerySet[Channel]:
     )
 
 
-def halted_apps() -> dict[ChannelKey, Halt]:
+def halted_apps() -> dict[AppKey, Halt]:
     """Return the apps that are paused or tripped, each with its halt."""
     rows = Halt.objects.in_force().filter(kind__in=[Kind.PAUSED, Kind.TRIPPED]).order_by("-kind")
-    return {ChannelKey(row.token_type or 0, row.app_topic): row for row in rows}
+    return {AppKey(row.token_type or 0, row.app_topic): row for row in rows}
 
 
-def covering(gateway: str, app: ChannelKey) -> Halts:
+def covering(gateway: str, app: AppKey) -> Halts:
     """Return the halts of all times that kept, or keep, pushes to an app through a gateway from being sent."""
     at_app = Q(kind__in=[Kind.PAUSED, Kind.TRIPPED], token_type=app.token_type, app_topic=app.app_topic)
     return Halt.objects.filter(Q(kind=Kind.DRAINED) | Q(kind=Kind.UNREACHABLE, gateway=gateway) | at_app)
 
 
 # Operations -----------------------------------------------------------------------------------------------------------
-class ChannelOperation(Operation):
-    """An operation on one channel, though operations in general can be on several rows."""
+class AppOperation(Operation):
+    """An operation on one app, though operations in general can be on several rows."""
 
     permission = "notifications.operate_channel"
 
     def facts(self, rows: Sequence[Channel]) -> Mapping[str, object]:
-        return {"channel": rows[0]}
+        return {"app": rows[0]}
 
 
-class Begin(ChannelOperation):
+class Begin(AppOperation):
     """An operation that begins a halt of this kind."""
 
     kind: ClassVar[Halt.Kind]
@@ -97,8 +100,8 @@ class Begin(ChannelOperation):
         return done(is_change, self.message, already)
 
 
-class End(ChannelOperation):
-    """An operation that ends a halt of this kind. A channel may have one of the other kind, too."""
+class End(AppOperation):
+    """An operation that ends a halt of this kind. An app may have one of the other kind, too."""
 
     kind: ClassVar[Halt.Kind]
     other_kind: ClassVar[Halt.Kind]
@@ -128,28 +131,28 @@ class End(ChannelOperation):
 class Pause(Begin):
     label, message = "Pause", "Paused."
     kind = Kind.PAUSED
-    effects = ("Nothing is sent to {channel} until somebody resumes it. What comes for it waits.",)
+    effects = ("Nothing is sent to {app} until somebody resumes it. What comes for it waits.",)
 
 
 class Trip(Begin):
     label, message = "Trip", "Tripped."
     kind = Kind.TRIPPED
-    effects = ("Nothing is sent to {channel} but one push now and then, until one arrives. What comes for it waits.",)
+    effects = ("Nothing is sent to {app} but one push now and then, until one arrives. What comes for it waits.",)
 
 
 class Resume(End):
     label, message = "Resume", "Resumed."
     kind, other_kind = Kind.PAUSED, Kind.TRIPPED
-    effects = ("Notifications that wait for {channel}: {waiting}. Its pause ends, and they are sent.",)
+    effects = ("Notifications that wait for {app}: {waiting}. Its pause ends, and they are sent.",)
 
 
 class CloseBreaker(End):
     label, message = "Close the breaker", "Closed the breaker."
     kind, other_kind = Kind.TRIPPED, Kind.PAUSED
-    effects = ("Notifications that wait for {channel}: {waiting}. They are sent without waiting for a probe.",)
+    effects = ("Notifications that wait for {app}: {waiting}. They are sent without waiting for a probe.",)
 
 
-class Undo(ChannelOperation):
+class Undo(AppOperation):
     label = "Undo disabling"
     preview_label = "Show how many"
     since = forms.DateTimeField(
@@ -170,7 +173,7 @@ class Undo(ChannelOperation):
         return Done(f"Undid the disabling of {addresses} since {exact(since)}.", is_change=count > 0)
 
 
-def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
+def disabled_since(key: AppKey, since: datetime) -> QuerySet[Route]:
     """Return the routes that died since ``since`` and are still disabled.
 
     Routes that failed for days, and those that an operator disabled, are left out: a short fault of the set-up is not
@@ -185,7 +188,7 @@ def disabled_since(key: ChannelKey, since: datetime) -> QuerySet[Route]:
 
 
 @transaction.atomic
-def undo_disabling(key: ChannelKey, since: datetime, *, now: datetime) -> int:
+def undo_disabling(key: AppKey, since: datetime, *, now: datetime) -> int:
     """Make these routes active again, because the set-up was at fault and not their tokens. Return how many.
 
     It is done for all of them or for none. A client that registers one of them again waits for the end of the
@@ -212,8 +215,8 @@ OPERATIONS: dict[str, type[Operation]] = {
 # The page -------------------------------------------------------------------------------------------------------------
 
 
-def _key(channel: Channel) -> ChannelKey:
-    return ChannelKey(channel.token_type, channel.app_topic)
+def _key(channel: Channel) -> AppKey:
+    return AppKey(channel.token_type, channel.app_topic)
 
 
 def _with_shares(rows: QuerySet[Channel], known: Queues) -> QuerySet[Channel]:
@@ -228,6 +231,7 @@ def _with_shares(rows: QuerySet[Channel], known: Queues) -> QuerySet[Channel]:
     )
 
 
+LAST_SUCCESS = coarse_age("last_success_at", "last success", queues.SUCCESS_NOTED_EVERY)
 HALTED = choices(
     "halted",
     {
@@ -239,21 +243,12 @@ HALTED = choices(
 
 @admin.register(Channel)
 class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no types
-    """The page of channels. Nobody edits a row: each operation is a use case with its own permission, page and log
+    """The page of apps. Nobody edits a row: each operation is a use case with its own permission, page and log
     entry.
     """
 
-    list_display = (
-        "__str__",
-        state("state"),
-        word("reason"),
-        word("changed_by", "by"),
-        age("since", "since"),
-        coarse_age("last_success_at", "last success", queues.SUCCESS_NOTED_EVERY),
-        age("deaths_distrusted_since", "deaths not believed"),
-        number("share_waiting", "waits"),
-        number("share_limit", "may wait"),
-    )
+    # What few rows have stands behind the state, so that most rows have no cell without a value.
+    list_display = ("app", "what_halts_it", LAST_SUCCESS, "waits")
     list_filter = (HALTED, "token_type")
     ordering: ClassVar[Any] = ("token_type", "app_topic")
     actions = None
@@ -266,7 +261,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             word("reason"),
             word("changed_by", "by"),
             moment("next_probe_at", "next probe"),
-            coarse_age("last_success_at", "last success", queues.SUCCESS_NOTED_EVERY),
+            LAST_SUCCESS,
             moment("deaths_distrusted_since", "deaths not believed since"),
         ),
         "Proven addresses": (
@@ -276,12 +271,33 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
     }
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
-        """Return the channels with what halts them and how much waits for each."""
+        """Return the apps with what halts them and how much waits for each."""
         return _with_shares(with_halts(super().get_queryset(request)), queues.load())
 
     @admin.display(description="what halts it")
     def all_halts(self, channel: Any) -> str:
         return ", ".join(channel.halts) or NOTHING
+
+    @admin.display(description="app")
+    def app(self, channel: Channel) -> str:
+        return str(channel)
+
+    @admin.display(description="state")
+    def what_halts_it(self, channel: Any) -> str:
+        """Return the state, with who halted the app, when and why, and since when its dead tokens are not believed."""
+        shown = [label(channel.state)]
+        if channel.state != RUNNING:
+            by = f" by {channel.changed_by}" if channel.changed_by else ""
+            shown.append(format_html("{} {}: {}", by, relative(channel.since), channel.reason or "no reason given"))
+        if since := channel.deaths_distrusted_since:
+            shown.append(format_html("deaths not believed, since {}", relative(since)))
+        return format_html_join(" ", "{}", ([each] for each in shown))
+
+    @admin.display(description="waits")
+    def waits(self, channel: Any) -> str:
+        """Return how much waits for proven addresses, and how much may before new requests are refused."""
+        of_all = "" if channel.share_limit is None else f" of {channel.share_limit:,}"
+        return f"{channel.share_waiting:,}{of_all}"
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.operate)
@@ -291,7 +307,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
         name = "admin:notifications_channel_operate"
         row = context["original"]
-        may = request.user.has_perm(ChannelOperation.permission)
+        may = request.user.has_perm(AppOperation.permission)
         context["operations"] = [
             Link(form.label, reverse(name, args=[row.pk, key]))
             for key, form in OPERATIONS.items()

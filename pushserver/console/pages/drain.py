@@ -1,6 +1,6 @@
 """The page "Drain", which stops delivery as a whole and starts it again."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -9,8 +9,7 @@ from kit.db.clock import database_now
 from kit.display import exact
 from notifications.models import Halt
 from notifications.queues import halts
-from pushserver.console.pages import labels
-from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm, done
 
 DRAIN_ID = "drained"
 
@@ -26,33 +25,30 @@ class DrainOperation(Operation):
 
 
 class StartDraining(DrainOperation):
-    """Stop delivery."""
-
     label = "Stop delivery"
     is_destructive = True
-
-    def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
-        return labels.STOP_EFFECTS
+    effects = (
+        "No worker takes a notification any more, from its next batch on. Notifications of the current batch are sent.",
+        "Messages are still read, accepted and answered. Notifications wait, at most their time to live.",
+    )
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
         is_change = halts.begin(halts.Kind.DRAINED, by=by, reason=self.cleaned_data["why"], now=database_now())
-        return Done(labels.STOPPED) if is_change else Done(labels.STOPPED_ALREADY, is_change=False)
+        return done(is_change, "Delivery is stopped.", "Delivery was stopped already.")
 
 
 class StopDraining(DrainOperation):
-    """Start delivery again."""
-
     label = "Start delivery"
+    effects = ("{stopped}", "Waiting notifications are sent, in each queue in the order of their due times.")
 
-    def touched(self, rows: Sequence[Halt]) -> Iterable[str]:  # noqa: ARG002 - there is one switch
+    def facts(self, rows: Sequence[Halt]) -> Mapping[str, object]:  # noqa: ARG002 - there is one switch
         drain = halts.drain()
-        if drain:
-            yield labels.STOPPED_BY.format(drain=drain, since=exact(drain.since))
-        yield labels.START_EFFECT
+        stopped = f"{drain.by} stopped delivery at {exact(drain.since)}: {drain.reason}" if drain else ""
+        return {"stopped": stopped or "Delivery runs already."}
 
     def run(self, rows: Sequence[Halt], *, by: str) -> Done:  # noqa: ARG002 - there is one switch
         is_change = halts.end(halts.Kind.DRAINED, by=by, now=database_now())
-        return Done(labels.STARTED) if is_change else Done(labels.STARTED_ALREADY, is_change=False)
+        return done(is_change, "Delivery runs again.", "Delivery ran already.")
 
 
 OPERATIONS: dict[str, type[Operation]] = {"start": StartDraining, "stop": StopDraining}

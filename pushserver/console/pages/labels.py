@@ -44,9 +44,6 @@ SEARCH_CHANGES = (
     "Words of a change or its reason, the name of a staff member, or the user that it is about: "
     "chat key, key hash, installation id"
 )
-REVOKE_EFFECT = "Tokens that are not revoked yet: {fitting}. The API will refuse programs that use them."
-REVOKE_IS_FINAL = "This cannot be undone; make a new token instead."
-ALREADY_REVOKED = "Already revoked: nothing was changed."
 
 # Search ---------------------------------------------------------------------------------------------------------------
 NOTHING_FOUND = (
@@ -65,25 +62,9 @@ NO_SUCH_NOTIFICATION = "There is no such notification, or it was deleted after i
 NO_INSTALLATIONS = "None: nobody registered with this key, or the user was forgotten."
 NOTHING_HAPPENED = "None: nothing of this kind is kept about this user."
 NO_GRANTS = "None: no server may push through these installations."
-FORGET_EFFECT = "Removed for good: {traces}. This cannot be undone."
-FORGET_EFFECTS = (
-    "Senders get the answer that nobody is registered. A push that is being sent at this moment may still arrive.",
-    "Not even the version of a registration is kept: a repeated old registration counts as new.",
-)
-FORGOTTEN_ALREADY = "No such user was stored any more."
 UNREACHABLE = "Cannot be reached: nobody registered with this key, or the user was forgotten."
 SWITCHED_OFF = "Is not notified: its user switched notifications off."
 UNPROVEN = "Can be reached, as far as is known: nothing was delivered to its current token yet."
-
-# Drain ----------------------------------------------------------------------------------------------------------------
-STOP_EFFECTS = (
-    "No worker takes a notification any more, from its next batch on. Notifications of the current batch are sent.",
-    "Messages are still read, accepted and answered. Notifications wait, at most their time to live.",
-)
-STOPPED_BY = "{drain.by} stopped delivery at {since}: {drain.reason}"
-START_EFFECT = "Waiting notifications are sent, in each queue in the order of their due times."
-STOPPED, STARTED = "Delivery is stopped.", "Delivery runs again."
-STOPPED_ALREADY, STARTED_ALREADY = "Delivery was stopped already.", "Delivery ran already."
 
 # Alerts and incidents -------------------------------------------------------------------------------------------------
 LEVEL_UNTIL_NOW = "Until now it alerts {level}."

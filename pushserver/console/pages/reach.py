@@ -8,7 +8,8 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Model
 from django.utils.html import format_html
 
-from notifications.messages import ChannelKey, channel_key
+from kit.db.clock import HOUR
+from notifications.messages import AppKey, app_key
 from notifications.models import Channel, Halt
 from notifications.queues.breakers import BY_OPERATOR, FAILING
 from pushserver.console.notifications.channels import halted_apps
@@ -17,11 +18,11 @@ from pushserver.console.pages.story import A_MOMENT
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.labels import Family
 from pushserver.console.toolkit.related import FirstLine, acted_on_through, changes_of, first_line_of, reason_of
-from pushserver.console.toolkit.times import HOUR, coarse, relative
+from pushserver.console.toolkit.times import coarse, relative
 from registrations.models import Registration, Route
 
 NOBODY = FirstLine(labels.UNREACHABLE, Family.CAUTION)
-Halted = Mapping[ChannelKey, Halt]
+Halted = Mapping[AppKey, Halt]
 
 
 def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
@@ -97,7 +98,7 @@ def _of_registration(registration: Registration, entry: LogEntry | None, halted:
 def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
     if route.state == Route.State.DISABLED:
         return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.CAUTION)
-    app = channel_key(route.token_type, route.app_topic)
+    app = app_key(route.token_type, route.app_topic)
     if app in halted:
         return FirstLine(_why_waiting(app, halted[app]), Family.CAUTION)
     if route.failing_since:
@@ -120,7 +121,7 @@ def _why_disabled(route: Route, entry: LogEntry | None) -> str:
     return format_html("disabled {}, because its token is dead ({}).", ago, route.disabled_reason)
 
 
-def _why_waiting(app: ChannelKey, halt: Halt) -> str:
+def _why_waiting(app: AppKey, halt: Halt) -> str:
     by = f" by {halt.by}" if halt.by else ""
     channel, ago = Channel(**app._asdict()), relative(halt.since)
     return format_html("Pushes wait: app {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)

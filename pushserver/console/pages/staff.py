@@ -1,6 +1,6 @@
 """Who may do what, and who did: accounts, roles, second factors, failed logins, API tokens, and both logs of staff."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django import forms
@@ -22,10 +22,10 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminRadioSelectWidget
 
 from pushserver.console.models import AccessRecord, ApiToken, FailedLogin, NameTakenError
-from pushserver.console.pages.labels import ALREADY_REVOKED, REVOKE_EFFECT, REVOKE_IS_FINAL, ROLES, SEARCH_CHANGES
+from pushserver.console.pages.labels import ROLES, SEARCH_CHANGES
 from pushserver.console.toolkit.columns import NOTHING, age, link, shown_as, word, yes_no
 from pushserver.console.toolkit.facts import FactAdmin, FactPage, Narrowed, ReadOnly
-from pushserver.console.toolkit.operations import Done, Operated, Operation
+from pushserver.console.toolkit.operations import Done, Operated, Operation, done
 from pushserver.console.toolkit.related import readable_by
 from registrations.models import Registration
 
@@ -249,23 +249,21 @@ def scope_meanings(token: ApiToken) -> str:
 
 
 class Revoke(Operation):
-    """Revoke the selected tokens."""
-
     label = "Revoke"
     permission = "pushserver.revoke_apitoken"
     is_destructive = True
+    effects = (
+        "Tokens that are not revoked yet: {fitting}. The API will refuse programs that use them.",
+        "This cannot be undone; make a new token instead.",
+    )
 
     @classmethod
     def fits(cls, row: ApiToken) -> bool:
         return row.revoked_at is None
 
-    def touched(self, rows: Sequence[ApiToken]) -> Iterable[str]:
-        yield REVOKE_EFFECT.format(fitting=self.fitting(rows))
-        yield REVOKE_IS_FINAL
-
     def run(self, rows: Sequence[ApiToken], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         count = ApiToken.revoke([row.pk for row in rows], now=timezone.now())
-        return Done(f"Revoked tokens: {count}.") if count else Done(ALREADY_REVOKED, is_change=False)
+        return done(count, f"Revoked tokens: {count}.", "Already revoked: nothing was changed.")
 
 
 class NewTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # only generic for the type checker

@@ -15,7 +15,7 @@ from django.db.models import Model, Q
 
 from kit.display import counted, exact
 from notifications.acceptance.storing import EFFECTS
-from notifications.messages import ChannelKey, Effect, Outcome, PushLimit, channel_key
+from notifications.messages import AppKey, Effect, Outcome, PushLimit, app_key
 from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest, Queue
 from notifications.policy import Wish
 from notifications.queues.breakers import BY_OPERATOR
@@ -109,7 +109,7 @@ def load_story(pk: int) -> Story | None:
     attempts = list(Attempt.objects.filter(notification=notification).order_by("number"))
     # Once the recipient has unregistered, the last attempt or the queue has the app.
     goes_to = route or next(reversed(attempts), None) or Queue.objects.filter(pk=notification.queue_id).first()
-    app = channel_key(goes_to.token_type, goes_to.app_topic or "") if goes_to else None
+    app = app_key(goes_to.token_type, goes_to.app_topic or "") if goes_to else None
     return Story(
         notification=notification,
         request=notification.request,
@@ -131,14 +131,14 @@ def _replies_to(request: NotificationRequest) -> list[OutboundReply]:
     return list(OutboundReply.objects.defer("payload").filter(envelope_hash=request.source_key).order_by("part"))
 
 
-def _halts(notification: Notification, gateway: str, app: ChannelKey) -> list[Halt]:
+def _halts(notification: Notification, gateway: str, app: AppKey) -> list[Halt]:
     in_force = covering(gateway, app).filter(Q(ended_at=None) | Q(ended_at__gt=notification.created_at))
     until = notification.finished_at
     in_its_life = in_force.filter(since__lt=until) if until else in_force
     return list(in_its_life.order_by("ended_at", "kind", "pk")[:MAX_STEPS])
 
 
-def _subjects(notification: Notification, app: ChannelKey | None) -> dict[type[Model], list[str]]:
+def _subjects(notification: Notification, app: AppKey | None) -> dict[type[Model], list[str]]:
     """Return the rows on which a staff action may have changed the course of a notification."""
     registrations = Registration.objects.filter(
         public_key_hash=notification.public_key_hash, installation_id=notification.installation_id

@@ -6,7 +6,7 @@ merged or refused stand in its request; how many were beyond a limit is counted 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
-from kit.db.clock import database_now
+from kit.db.clock import DAY, HOUR, database_now
 from kit.db.partitions import UNDER_WAY
 from kit.display import counted
 from notifications.models import BeyondLimit, DecidedAtOnce, Notification, NotificationRequest
@@ -37,10 +37,10 @@ from pushserver.console.pages.story import why_decided
 from pushserver.console.registrations.admin import LISTS, RegistrationAdmin, registration_url
 from pushserver.console.toolkit.columns import NOTHING, age, as_digits, coarse_age, short_hash, state, word
 from pushserver.console.toolkit.labels import Family, label
-from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm
+from pushserver.console.toolkit.operations import Done, Operation, OperationPage, confirm, done
 from pushserver.console.toolkit.related import FirstLine, Link, change_url, list_url, newest_changes
 from pushserver.console.toolkit.search import KEY_HASH_DIGITS, hash_digits
-from pushserver.console.toolkit.times import DAY, HOUR, relative
+from pushserver.console.toolkit.times import relative
 from pushserver.console.waku import erasure
 from registrations.messages import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, TopicKey
@@ -374,19 +374,23 @@ class ForgetUser(Operation):
     label = "Forget this user"
     permission = "registrations.forget_registration"
     is_destructive = True
+    effects = (
+        "Removed for good: {traces}. This cannot be undone.",
+        "Senders get the answer that nobody is registered. A push that is being sent at this moment may still arrive.",
+        "Not even the version of a registration is kept: a repeated old registration counts as new.",
+    )
 
     def logged_as(self, row: Registration) -> tuple[str, str]:  # noqa: ARG002 - that is the point
         return "", "a forgotten user"
 
-    def touched(self, rows: Sequence[Registration]) -> Iterable[str]:
-        yield labels.FORGET_EFFECT.format(traces=erasure.find_traces(rows[0].public_key_hash))
-        yield from labels.FORGET_EFFECTS
+    def facts(self, rows: Sequence[Registration]) -> Mapping[str, object]:
+        return {"traces": erasure.find_traces(rows[0].public_key_hash)}
 
     def run(self, rows: Sequence[Registration], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
         key_hash = rows[0].public_key_hash
         found = erasure.forget(key_hash, now=database_now())
         AccessRecord.objects.filter(page="user", object_id=key_hash.hex()).update(object_id="forgotten")
-        return Done(f"Forgot a user: {found}.") if found else Done(labels.FORGOTTEN_ALREADY, is_change=False)
+        return done(bool(found), f"Forgot a user: {found}.", "No such user was stored any more.")
 
 
 def forget_user(request: HttpRequest, key_hash_hex: str) -> HttpResponse:

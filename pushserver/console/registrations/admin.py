@@ -7,6 +7,7 @@ from django.db.models import F, Q
 from django.http import HttpRequest
 from django.urls import reverse
 
+from kit.db.clock import HOUR
 from pushserver.console.toolkit.columns import (
     SHORT_DIGITS,
     age,
@@ -25,7 +26,6 @@ from pushserver.console.toolkit.facts import FactAdmin, FactInline
 from pushserver.console.toolkit.lists import RecentValuesFilter, WordFilter
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.search import hash_digits, spellings
-from pushserver.console.toolkit.times import HOUR
 from registrations.messages import name_of
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 

@@ -9,7 +9,6 @@ from django.utils.safestring import SafeString
 from kit.display import exact
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def span(begin: datetime, end: datetime) -> str:

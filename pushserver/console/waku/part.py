@@ -1,7 +1,7 @@
 """Waku for operators: its indicators, pages and metrics, and the keys of this server that clients know."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import inf
 from typing import Any, LiteralString
 
@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db.models import Min
 
 from kit.db.base import fetch, table
+from kit.db.clock import HOUR, MINUTE
 from kit.db.partitions import UNDER_WAY
 from kit.display import host_of
 from notifications.models import NotificationRequest
@@ -33,7 +34,6 @@ from waku_bridge.models import (
 from waku_bridge.query_topics import server_identities
 from waku_bridge.reading.live import LAST_READ, LastRead
 
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 # Rows are counted up to this number, because counting more would take too long.
 MAX_COUNTED = 1000
 SECTION = "Waku"

@@ -16,6 +16,7 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from kit.db.clock import DAY
 from pushserver.console.registrations.admin import ROUTE_SECRETS, RouteAdmin, route_url
 from pushserver.console.toolkit.columns import NOTHING, age, coarse_age, link, moment, state, word, yes_no
 from pushserver.console.toolkit.editing import LoggedEdits, OptimisticForm
@@ -23,7 +24,6 @@ from pushserver.console.toolkit.facts import FactAdmin, Narrowed
 from pushserver.console.toolkit.lists import Alone, WordFilter
 from pushserver.console.toolkit.operations import Operated
 from pushserver.console.toolkit.related import Link, links_from, list_url
-from pushserver.console.toolkit.times import DAY
 from pushserver.console.xmpp.operations import DisableDevice, EnableDevice, RemoveDevice
 from pushserver.console.xmpp.part import app_url, device_url
 from registrations.models import Route

@@ -19,13 +19,13 @@ from notifications.gateways.gorush.push_api import (
     fit,
     payload_size_bytes,
 )
-from notifications.messages import ChannelKey, Content, Grade, NotificationType, Outcome, Push
+from notifications.messages import AppKey, Content, Grade, NotificationType, Outcome, Push
 from registrations.messages import DeviceAddress
 
 APPLE = Push(
     notification_id=7,
     attempt_number=2,
-    channel=ChannelKey(1, "im.status"),
+    app=AppKey(1, "im.status"),
     address=b"device-token",
     type=1,
     public_key_hash=b"\x0a\x0b",
@@ -33,7 +33,7 @@ APPLE = Push(
     message=b"\x0d",
     collapse_id="c" * 32,
 )
-FIREBASE = replace(APPLE, channel=ChannelKey(2, ""))
+FIREBASE = replace(APPLE, app=AppKey(2, ""))
 DATA = {"encryptedMessage": "0x0d", "chatId": "0x0c", "publicKey": "0x0a0b"}
 
 
@@ -112,12 +112,12 @@ def test_a_push_too_large_for_apple_or_google_goes_without_its_ciphertext(push):
     ("change", "fault"),
     [
         ({}, ""),
-        ({"channel": APPLE.channel}, ""),
-        ({"channel": ChannelKey(3, "")}, "unknown_platform"),
-        ({"channel": APPLE.channel, "address": b"x#1"}, "unsendable_token"),
-        ({"channel": APPLE.channel, "address": b"a%zz"}, "unsendable_token"),
-        ({"channel": APPLE.channel, "address": b"a\nb"}, "unsendable_token"),
-        ({"channel": APPLE.channel, "address": b"0fA9" * 16}, ""),
+        ({"app": APPLE.app}, ""),
+        ({"app": AppKey(3, "")}, "unknown_platform"),
+        ({"app": APPLE.app, "address": b"x#1"}, "unsendable_token"),
+        ({"app": APPLE.app, "address": b"a%zz"}, "unsendable_token"),
+        ({"app": APPLE.app, "address": b"a\nb"}, "unsendable_token"),
+        ({"app": APPLE.app, "address": b"0fA9" * 16}, ""),
         ({"address": b"x#1/%"}, ""),
         ({"address": b"\xff"}, "unsendable_token"),
         ({"address": b""}, "no_device_token"),
@@ -132,8 +132,8 @@ def test_a_push_that_gorush_would_drop_has_a_fault(change, fault):
 
 # Graded pushes: gorush's fields for each grade on each platform, and the sizes ----------------------------------------
 
-TO_APPLE = ChannelKey(1, "org.example.chat")
-TO_GOOGLE = ChannelKey(2, "")
+TO_APPLE = AppKey(1, "org.example.chat")
+TO_GOOGLE = AppKey(2, "")
 TOKEN, CALL_TOKEN = "ab" * 32, "cd" * 32
 EXPIRES_AT = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
 WAKE = Content("New message", "default", {"v": "1", "k": "wake", "a": "0123456789abcdef", "x": "truncated"})
@@ -143,15 +143,15 @@ def message(payload: str = "AAAA") -> Content:
     return Content("New message", "default", {"v": "1", "k": "msg", "a": "0123456789abcdef", "e": payload, "f": "w"})
 
 
-def push(channel: ChannelKey, grade: Grade, *, content: Content | None = None, **fields: Any) -> Push:
+def push(app: AppKey, grade: Grade, *, content: Content | None = None, **fields: Any) -> Push:
     address = fields.pop("address", DeviceAddress(TOKEN))
     stored = content.encode() if content else b""
-    parts = (7, 1, channel, address.encode(), 0, b"", b"", stored, "c" * 16, grade, WAKE.encode())
+    parts = (7, 1, app, address.encode(), 0, b"", b"", stored, "c" * 16, grade, WAKE.encode())
     return Push(*parts, expires_at=EXPIRES_AT, **fields)
 
 
-def body(channel: ChannelKey, grade: Grade, **fields: Any) -> dict[str, Any]:
-    return fit(push(channel, grade, content=message(), **fields))[0]
+def body(app: AppKey, grade: Grade, **fields: Any) -> dict[str, Any]:
+    return fit(push(app, grade, content=message(), **fields))[0]
 
 
 def test_a_call_rings_at_apple_with_the_token_for_calls() -> None:
@@ -222,21 +222,21 @@ def test_a_call_without_a_token_for_calls_or_whose_payload_was_dropped_is_an_ale
 
 @pytest.mark.requirement("XB18", "X18")
 @pytest.mark.parametrize("grade", Grade)
-@pytest.mark.parametrize(("channel", "limit"), [(TO_APPLE, MAX_PAYLOAD_BYTES), (TO_GOOGLE, 4096)])
+@pytest.mark.parametrize(("app", "limit"), [(TO_APPLE, MAX_PAYLOAD_BYTES), (TO_GOOGLE, 4096)])
 def test_the_largest_payload_of_mod_push2_fits_and_beyond_the_budget_the_device_is_woken_with_a_marker(
-    channel: ChannelKey, grade: Grade, limit: int
+    app: AppKey, grade: Grade, limit: int
 ) -> None:
-    limit = MAX_CALL_BYTES if channel is TO_APPLE and grade is Grade.VOIP else limit
+    limit = MAX_CALL_BYTES if app is TO_APPLE and grade is Grade.VOIP else limit
     address = DeviceAddress(TOKEN, CALL_TOKEN)
 
     def fitted(length: int) -> Any:
-        return fit(push(channel, grade, content=message("A" * length), address=address))
+        return fit(push(app, grade, content=message("A" * length), address=address))
 
     largest = max(length for length in range(3900, limit) if not fitted(length)[1])
     [whole, _] = fitted(largest)
     assert largest >= 3936
     size = sum(len(k) + len(v) for k, v in whole["data"].items())
-    assert (payload_size_bytes(whole) if channel is TO_APPLE else size) == limit
+    assert (payload_size_bytes(whole) if app is TO_APPLE else size) == limit
     beyond, is_truncated = fitted(largest + 1)
     assert (is_truncated, beyond["data"]) == (True, WAKE.data)
 
