@@ -1,20 +1,51 @@
-"""Links between the pages of related rows. They are made from the columns of a row, without a query."""
+"""What the page of a row says of others: links, and whether a user can be reached, or since when, by whom and why not.
 
-from collections.abc import Iterable
+Links are made from the columns of a row, without a query.
+"""
 
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.db.models import Model
 from django.urls import reverse
+from django.utils.html import format_html
 
-from notifications.models import Attempt, Notification, NotificationRequest
+from kit.db.clock import HOUR
+from notifications.messages import AppKey, app_key
+from notifications.models import Attempt, Channel, Halt, Notification, NotificationRequest
+from notifications.queues.breakers import BY_OPERATOR, FAILING
 from pushserver.console.notifications.admin import notification_url, request_timeline_url, request_url, timeline_url
+from pushserver.console.notifications.channels import halted_apps
+from pushserver.console.pages import labels
+from pushserver.console.pages.story import A_MOMENT
 from pushserver.console.parts import parts
 from pushserver.console.registrations.admin import registration_url
 from pushserver.console.toolkit.columns import hex_of
-from pushserver.console.toolkit.related import Link, links_from, list_url
+from pushserver.console.toolkit.labels import Family
+from pushserver.console.toolkit.related import (
+    FirstLine,
+    Link,
+    acted_on_through,
+    changes_of,
+    first_line_of,
+    links_from,
+    list_url,
+    reason_of,
+)
+from pushserver.console.toolkit.times import coarse, relative
 from pushserver.console.waku.admin import envelope_url
 from registrations.models import Grant, Registration, RegistrationEvent, Route, TopicKey
 from waku_bridge.messages import BRIDGE as WAKU
 from waku_bridge.messages import MessageType
 from waku_bridge.models import InboundEnvelope, OutboundReply
+
+NOBODY = FirstLine(labels.UNREACHABLE, Family.CAUTION)
+Halted = Mapping[AppKey, Halt]
+
+
+# Links ----------------------------------------------------------------------------------------------------------------
 
 
 def user_url(key_hash_hex: str) -> str:
@@ -99,3 +130,112 @@ def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
 @links_from.register(OutboundReply)
 def from_reply(reply: OutboundReply) -> Iterable[Link]:
     yield Link("Envelope", envelope_url(reply.envelope_hash))
+
+
+# Whether a user can be reached ----------------------------------------------------------------------------------------
+
+
+def reach_of(registrations: Sequence[Registration]) -> list[FirstLine]:
+    """Return whether each of these registrations can be reached, with two queries for all of them."""
+    entries = _disablings(Registration, {str(row.pk): row.route for row in registrations})
+    halted = halted_apps()
+    return [_of_registration(row, entries.get(str(row.pk)), halted) for row in registrations]
+
+
+@first_line_of.register(Registration)
+def reach_of_registration(registration: Registration) -> FirstLine:
+    return reach_of([registration])[0]
+
+
+def reach_of_owner(owner: Any) -> FirstLine:
+    """Return whether a row that owns a route, but is no registration, can be reached."""
+    if owner.route is None:
+        return FirstLine(format_html("Cannot be reached: {} {}.", owner.state, _ago(owner.ended_at)), Family.QUIET)
+    entries = _disablings(type(owner), {str(owner.pk): owner.route})
+    return _of_route(owner.route, entries.get(str(owner.pk)), halted_apps())
+
+
+def owners() -> list[type[Model]]:
+    """Return the models other than registrations whose rows own a route."""
+    return [model for part in parts() for model in part.owners]
+
+
+for _model in owners():
+    first_line_of.register(_model, reach_of_owner)
+
+
+@acted_on_through.register(Route)
+def owners_of_route(route: Route) -> dict[type[Model], list[str]]:
+    """Return the ids of the registrations and other owners of a route, by model."""
+    models: list[type[Model]] = [Registration, *owners()]
+    return {
+        model: [str(pk) for pk in model._default_manager.filter(route=route).values_list("pk", flat=True)]  # noqa: SLF001 - documented
+        for model in models
+    }
+
+
+@first_line_of.register(Route)
+def reach_of_route(route: Route) -> FirstLine:
+    found = [_disablings(model, dict.fromkeys(ids, route)) for model, ids in owners_of_route(route).items()]
+    entries = [entry for own in found for entry in own.values()]
+    return _of_route(route, entries[0] if entries else None, halted_apps())
+
+
+def _disablings(model: type[Model], routes: Mapping[str, Route | None]) -> dict[str, LogEntry]:
+    """Return the log entries by which operators disabled the routes of these rows: those of the same moment."""
+    at = {
+        name: route.disabled_at
+        for name, route in routes.items()
+        if route and route.disabled_at and route.disabled_reason == BY_OPERATOR
+    }
+    if not at:
+        return {}
+    entries = changes_of(model, at, since=min(at.values()) - A_MOMENT)
+    near = (entry for entry in entries if abs(entry.action_time - at[str(entry.object_id)]) < A_MOMENT)
+    return {str(entry.object_id): entry for entry in near}
+
+
+def _of_registration(registration: Registration, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if registration.route is None:
+        return FirstLine(
+            format_html("Cannot be reached: it unregistered {}.", _ago(registration.updated_at)), Family.QUIET
+        )
+    if registration.route.state == Route.State.ACTIVE and not registration.enabled:
+        return FirstLine(labels.SWITCHED_OFF, Family.QUIET)
+    return _of_route(registration.route, entry, halted)
+
+
+def _of_route(route: Route, entry: LogEntry | None, halted: Halted) -> FirstLine:
+    if route.state == Route.State.DISABLED:
+        return FirstLine(format_html("Cannot be reached: {}", _why_disabled(route, entry)), Family.CAUTION)
+    app = app_key(route.token_type, route.app_topic)
+    if app in halted:
+        return FirstLine(_why_waiting(app, halted[app]), Family.CAUTION)
+    if route.failing_since:
+        return FirstLine(
+            format_html("Pushes fail: the first failure was {}.", relative(route.failing_since)), Family.CAUTION
+        )
+    if route.is_proven and route.last_success_at:
+        known = format_html("Can be reached: something was delivered {}.", coarse(route.last_success_at, HOUR))
+        return FirstLine(known, Family.GOOD)
+    return FirstLine(labels.UNPROVEN, Family.WAITING)
+
+
+def _why_disabled(route: Route, entry: LogEntry | None) -> str:
+    ago = _ago(route.disabled_at)
+    if route.disabled_reason == BY_OPERATOR:
+        who = entry.user.get_username() if entry else "an operator"
+        return format_html("disabled by {} {}{}", who, ago, f": {reason_of(entry)}" if entry else ".")
+    if route.disabled_reason == FAILING:
+        return format_html("disabled {}, because every push had failed for too long.", ago)
+    return format_html("disabled {}, because its token is dead ({}).", ago, route.disabled_reason)
+
+
+def _why_waiting(app: AppKey, halt: Halt) -> str:
+    by = f" by {halt.by}" if halt.by else ""
+    channel, ago = Channel(**app._asdict()), relative(halt.since)
+    return format_html("Pushes wait: app {} {}{} {}: {}", channel, halt.kind, by, ago, halt.reason)
+
+
+def _ago(at: datetime | None) -> str:
+    return relative(at) if at else "some time ago"

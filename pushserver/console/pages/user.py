@@ -30,9 +30,8 @@ from notifications.reports import unpack
 from pushserver.console.models import AccessRecord
 from pushserver.console.notifications.admin import PUSH_CONTENT, kind_of, request_timeline_url, timeline_url, type_name
 from pushserver.console.pages import labels
-from pushserver.console.pages.links import user_url
+from pushserver.console.pages.links import NOBODY, reach_of, user_url
 from pushserver.console.pages.menu import NOTIFICATIONS, USERS
-from pushserver.console.pages.reach import NOBODY, reach_of
 from pushserver.console.pages.story import why_decided
 from pushserver.console.registrations.admin import LISTS, RegistrationAdmin, registration_url
 from pushserver.console.toolkit.columns import NOTHING, age, as_digits, coarse_age, short_hash, state, word
