@@ -3,7 +3,7 @@
 Links are made from the columns of a row, without a query.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +53,22 @@ def user_url(key_hash_hex: str) -> str:
     return reverse("user", args=[key_hash_hex])
 
 
+EVENTS = "registrations_registrationevent"
+LINKS: dict[type[Model], Callable[[Any], Iterable[Link]]] = {
+    Route: lambda row: [Link("Notifications", list_url("notifications_notification", route__id__exact=str(row.pk)))],
+    Grant: lambda row: [Link("Registration", registration_url(row.registration_id))],
+    RegistrationEvent: lambda row: [Link("All of this installation", list_url(EVENTS, q=str(row.pseudonym)))],
+    TopicKey: lambda row: [Link("Registrations", list_url("registrations_registration", q=row.name))],
+    Attempt: lambda row: [
+        Link("Timeline", timeline_url(row.notification_id)),
+        Link("Notification", notification_url(row.notification_id)),
+    ],
+    OutboundReply: lambda row: [Link("Envelope", envelope_url(row.envelope_hash))],
+}
+for _model, _links in LINKS.items():
+    links_from.register(_model, _links)
+
+
 @links_from.register(Registration)
 def from_registration(registration: Registration) -> Iterable[Link]:
     key_hash = hex_of(registration.public_key_hash)
@@ -62,27 +78,7 @@ def from_registration(registration: Registration) -> Iterable[Link]:
     yield Link("Registrations of this key", list_url("registrations_registration", q=key_hash))
     yield Link("Query topic", list_url("registrations_topickey", q=key_hash))
     if registration.pseudonym:
-        yield Link("Registration events", list_url("registrations_registrationevent", q=str(registration.pseudonym)))
-
-
-@links_from.register(Route)
-def from_route(route: Route) -> Iterable[Link]:
-    yield Link("Notifications", list_url("notifications_notification", route__id__exact=str(route.pk)))
-
-
-@links_from.register(Grant)
-def from_grant(grant: Grant) -> Iterable[Link]:
-    yield Link("Registration", registration_url(grant.registration_id))
-
-
-@links_from.register(RegistrationEvent)
-def from_event(event: RegistrationEvent) -> Iterable[Link]:
-    yield Link("All of this installation", list_url("registrations_registrationevent", q=str(event.pseudonym)))
-
-
-@links_from.register(TopicKey)
-def from_topic_key(topic_key: TopicKey) -> Iterable[Link]:
-    yield Link("Registrations", list_url("registrations_registration", q=topic_key.name))
+        yield Link("Registration events", list_url(EVENTS, q=str(registration.pseudonym)))
 
 
 @links_from.register(NotificationRequest)
@@ -114,22 +110,11 @@ def links_to_recipient(notification: Notification) -> Iterable[Link]:
         yield Link(str(opts.verbose_name), reverse(f"admin:{opts.app_label}_{opts.model_name}_change", args=[owner.pk]))
 
 
-@links_from.register(Attempt)
-def from_attempt(attempt: Attempt) -> Iterable[Link]:
-    yield Link("Timeline", timeline_url(attempt.notification_id))
-    yield Link("Notification", notification_url(attempt.notification_id))
-
-
 @links_from.register(InboundEnvelope)
 def from_envelope(envelope: InboundEnvelope) -> Iterable[Link]:
     yield Link("Reply", list_url("waku_bridge_outboundreply", q=hex_of(envelope.hash)))
     if envelope.message_type == MessageType.REQUEST:
         yield Link("Request", list_url("notifications_notificationrequest", q=hex_of(envelope.message_id)))
-
-
-@links_from.register(OutboundReply)
-def from_reply(reply: OutboundReply) -> Iterable[Link]:
-    yield Link("Envelope", envelope_url(reply.envelope_hash))
 
 
 # Whether a user can be reached ----------------------------------------------------------------------------------------

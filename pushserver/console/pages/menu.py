@@ -45,77 +45,56 @@ def _report(title: str, icon: str, model: str, *slug: str) -> dict[str, Any]:
 EVERYBODY, NOBODY = "", "-"
 OPERATORS, ADMINS = "notifications.operate_drain", "auth.view_user"
 DELIVERY, REPORTS = "Delivery", "Reports"
-# Sections by task, each with its items and the permission of those for whom it is open at first. For others it opens on
-# its own pages, and with a click.
-MENU: dict[str, tuple[str, list[dict[str, Any]]]] = {
-    "": (
-        EVERYBODY,
-        [
-            _page("Overview", "dashboard", "admin:index"),
-            {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
-            _list("Incidents", "history_toggle_off", "pushserver.incident"),
-            _page("Alerts", "notification_important", "alerts", INCIDENTS),
-            _list("Changes", "edit_note", "admin.logentry"),
-        ],
-    ),
-    "Users and pushes": (
-        EVERYBODY,
-        [
-            _list("Registrations", "smartphone", "registrations.registration"),
-            _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
-            _list("Notifications", "notifications", "notifications.notification"),
-            _list("Attempts", "send", "notifications.attempt"),
-        ],
-    ),
-    DELIVERY: (
-        OPERATORS,
-        [
-            _list("Apps", "alt_route", "notifications.channel"),
-            _page("Drain", "pause_circle", "drain", OPERATORS),
-        ],
-    ),
-    REPORTS: (
-        NOBODY,
-        [
-            _report("Last night", "bedtime", "publishedday"),
-            _report("Error rates", "error", "errorrate", "error-rates"),
-            _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
-            _report("Token lifetime", "hourglass", "tokenlifetime", "token-lifetime"),
-            _report("Latency", "speed", "latency", "latency"),
-            _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
-            _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
-            _list("Report runs", "receipt_long", "spark_reports.reportrun"),
-        ],
-    ),
-    "Staff": (
-        ADMINS,
-        [
-            _list("Accounts", "person", "auth.user"),
-            _list("Roles", "group", "auth.group"),
-            _list("Second factors", "key", "otp_totp.totpdevice"),
-            _list("Failed logins", "lock", "pushserver.failedlogin"),
-            _list("API tokens", "api", "pushserver.apitoken"),
-            _list("Access log", "visibility", "pushserver.accessrecord"),
-        ],
-    ),
-    "Rarely used": (
-        NOBODY,
-        [
-            _list("Canary runs", "sync", "pushserver.canaryrun"),
-            _list("Routes", "route", "registrations.route"),
-            _list("Grants", "verified_user", "registrations.grant"),
-            _list("Registration events", "history", "registrations.registrationevent"),
-            _list("Query topics", "tag", "registrations.topickey"),
-        ],
-    ),
-    "You, and help": (
-        EVERYBODY,
-        [
-            _page("My second factor", "phonelink_lock", "second_factor"),
-            _page("Documentation", "menu_book", "documentation_list"),
-            _page("Documentation of the API", "data_object", "api_docs"),
-        ],
-    ),
+# The items of each section, which is a task, and the permission of those for whom it is open at first. For others it
+# opens on its own pages, and with a click.
+MENU: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("", EVERYBODY): [
+        _page("Overview", "dashboard", "admin:index"),
+        {**_page("Find", "search", "find"), "permission": lambda request: may_find(request.user)},
+        _list("Incidents", "history_toggle_off", "pushserver.incident"),
+        _page("Alerts", "notification_important", "alerts", INCIDENTS),
+        _list("Changes", "edit_note", "admin.logentry"),
+    ],
+    ("Users and pushes", EVERYBODY): [
+        _list("Registrations", "smartphone", "registrations.registration"),
+        _list("Requests", "move_to_inbox", "notifications.notificationrequest"),
+        _list("Notifications", "notifications", "notifications.notification"),
+        _list("Attempts", "send", "notifications.attempt"),
+    ],
+    (DELIVERY, OPERATORS): [
+        _list("Apps", "alt_route", "notifications.channel"),
+        _page("Drain", "pause_circle", "drain", OPERATORS),
+    ],
+    (REPORTS, NOBODY): [
+        _report("Last night", "bedtime", "publishedday"),
+        _report("Error rates", "error", "errorrate", "error-rates"),
+        _report("Token churn", "sync_alt", "tokenchurn", "token-churn"),
+        _report("Token lifetime", "hourglass", "tokenlifetime", "token-lifetime"),
+        _report("Latency", "speed", "latency", "latency"),
+        _report("Failure signatures", "fingerprint", "failuresignature", "failure-signatures"),
+        _report("Load profile", "leaderboard", "loadprofile", "load-profile"),
+        _list("Report runs", "receipt_long", "spark_reports.reportrun"),
+    ],
+    ("Staff", ADMINS): [
+        _list("Accounts", "person", "auth.user"),
+        _list("Roles", "group", "auth.group"),
+        _list("Second factors", "key", "otp_totp.totpdevice"),
+        _list("Failed logins", "lock", "pushserver.failedlogin"),
+        _list("API tokens", "api", "pushserver.apitoken"),
+        _list("Access log", "visibility", "pushserver.accessrecord"),
+    ],
+    ("Rarely used", NOBODY): [
+        _list("Canary runs", "sync", "pushserver.canaryrun"),
+        _list("Routes", "route", "registrations.route"),
+        _list("Grants", "verified_user", "registrations.grant"),
+        _list("Registration events", "history", "registrations.registrationevent"),
+        _list("Query topics", "tag", "registrations.topickey"),
+    ],
+    ("You, and help", EVERYBODY): [
+        _page("My second factor", "phonelink_lock", "second_factor"),
+        _page("Documentation", "menu_book", "documentation_list"),
+        _page("Documentation of the API", "data_object", "api_docs"),
+    ],
 }
 
 
@@ -128,10 +107,9 @@ def menu(request: HttpRequest) -> list[dict[str, Any]]:
             of_parts.setdefault(section, []).append(_page(page.title, page.icon, page.url_name))
         for listed in part.list_pages:
             of_parts.setdefault(listed.section, []).append(_list(listed.title, listed.icon, listed.model))
-    sections = {title: (opened_by, [*items, *of_parts.pop(title, [])]) for title, (opened_by, items) in MENU.items()}
-    before = list(MENU).index(REPORTS)
-    ordered = [*sections.items()]
-    ordered[before:before] = [(title, (NOBODY, items)) for title, items in of_parts.items()]
+    sections = [(title, opened_by, [*own, *of_parts.pop(title, [])]) for (title, opened_by), own in MENU.items()]
+    before = [title for title, *_ in sections].index(REPORTS)
+    sections[before:before] = [(title, NOBODY, items) for title, items in of_parts.items()]
     return [
         {
             "title": title,
@@ -139,5 +117,5 @@ def menu(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [{**item, "link": str(item["link"])} for item in items],
             "is_open": opened_by == EVERYBODY or (opened_by != NOBODY and request.user.has_perm(opened_by)),
         }
-        for title, (opened_by, items) in ordered
+        for title, opened_by, items in sections
     ]
