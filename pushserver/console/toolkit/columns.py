@@ -20,87 +20,6 @@ SHORT_DIGITS = 8
 NOTHING = "-"
 
 
-def short_hash(field: str, label: str = "") -> Column:
-    """Show the first digits of a hash."""
-    return _column(field, label, lambda value: as_digits(hex_of(value)[:SHORT_DIGITS]))
-
-
-def short_id(field: str, label: str = "") -> Column:
-    """Show the first digits of a UUID. Its row's own page shows the whole."""
-    return _column(field, label, lambda value: as_digits(str(value)[:SHORT_DIGITS]))
-
-
-def full_hash(field: str, label: str = "") -> Column:
-    """Show all digits of a hash."""
-    return _column(field, label, lambda value: as_digits(hex_of(value)))
-
-
-def word(field: str, label: str = "") -> Column:
-    """Show a text unchanged, as it is in code, log and table."""
-    return _column(field, label, lambda value: NOTHING if value in {None, ""} else str(value))
-
-
-def state(field: str, label: str = "") -> Column:
-    """Show a state as its label (see `labels`)."""
-    return _column(field, label, lambda value: labels.label(str(value)) if value else NOTHING)
-
-
-def number(field: str, label: str = "") -> Column:
-    """Show a number. Only None is shown as missing, not zero."""
-    return _column(field, label, lambda value: NOTHING if value is None else f"{value:,}")
-
-
-def milliseconds(field: str, label: str = "") -> Column:
-    """Show a duration in milliseconds with its unit."""
-    return _column(field, label, lambda value: NOTHING if value is None else f"{value:,} ms")
-
-
-def yes_no(field: str, label: str = "") -> Column:
-    """Show a boolean in words, because Django's red cross would present every "no" as an error."""
-    return _column(field, label, lambda value: "yes" if value else "no")
-
-
-def age(field: str, label: str = "age") -> Column:
-    """Show how long ago a time was. The page of a row has the exact time beside it."""
-    return shown_as(_column(field, label, lambda at: times.relative(at) if at else NOTHING), moment(field, label))
-
-
-def shown_as(column: Column, on_page: Column) -> Column:
-    """Return the column of a list that is shown as another one on the page of a row."""
-    column.on_page = on_page  # type: ignore[attr-defined]  # as Django does with its description
-    return column
-
-
-def coarse_age(field: str, label: str, step: timedelta) -> Column:
-    """Show the age of a time that is noted at most once in each ``step``: a minute, an hour or a day."""
-    return _column(field, label, lambda at: times.coarse(at, step) if at else NOTHING)
-
-
-def moment(field: str, label: str = "") -> Column:
-    """Show a time exactly, and how long ago it was."""
-    return _column(field, label, lambda at: times.exact_with_age(at) if at else NOTHING)
-
-
-def host(field: str, label: str = "") -> Column:
-    """Show the host of a URL, without the parts that can contain a credential."""
-    return _column(field, label, lambda url: host_of(url) or NOTHING)
-
-
-def count(field: str, label: str) -> Column:
-    """Show the length of a list that is itself not shown. ``field`` is an annotation with that length."""
-    return _column(field, label, lambda number: counted(number, "entry", "entries") if number else "none")
-
-
-def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
-    """Show a link to another row. ``url_of`` returns an empty string for a row without a link."""
-
-    def column(row: Any) -> str:
-        url = url_of(row)
-        return format_html('<a href="{}">{}</a>', url, text or label) if url else NOTHING
-
-    return _described(column, f"{label}_link", label)
-
-
 def hex_of(value: bytes | None) -> str:
     """Return the digits of a binary value, and an empty string for None."""
     return value.hex() if value else ""
@@ -124,3 +43,51 @@ def _column(field: str, label: str, show: Callable[[Any], Any]) -> Column:
 def _described(column: Column, name: str, label: str) -> Column:
     column.__name__ = name  # Django makes the CSS class of the column from it
     return admin.display(column, description=label)
+
+
+def _kind(show: Callable[[Any], Any]) -> Callable[..., Column]:
+    """Return a kind of columns: a function of the name of a field, and of a heading where the name does not say it."""
+    return lambda field, label="": _column(field, label, show)
+
+
+short_hash = _kind(lambda value: as_digits(hex_of(value)[:SHORT_DIGITS]))
+short_id = _kind(lambda value: as_digits(str(value)[:SHORT_DIGITS]))  # of a UUID; the page of its row shows the whole
+full_hash = _kind(lambda value: as_digits(hex_of(value)))
+word = _kind(lambda value: NOTHING if value in {None, ""} else str(value))  # as it is in code, log and table
+state = _kind(lambda value: labels.label(str(value)) if value else NOTHING)
+number = _kind(lambda value: NOTHING if value is None else f"{value:,}")
+milliseconds = _kind(lambda value: NOTHING if value is None else f"{value:,} ms")
+yes_no = _kind(lambda value: "yes" if value else "no")  # Django's red cross would present every "no" as an error
+moment = _kind(lambda at: times.exact_with_age(at) if at else NOTHING)
+host = _kind(lambda url: host_of(url) or NOTHING)  # of a URL, whose other parts can contain a credential
+
+
+def age(field: str, label: str = "age") -> Column:
+    """Show how long ago a time was. The page of a row has the exact time beside it."""
+    return shown_as(_column(field, label, lambda at: times.relative(at) if at else NOTHING), moment(field, label))
+
+
+def shown_as(column: Column, on_page: Column) -> Column:
+    """Return the column of a list that is shown as another one on the page of a row."""
+    column.on_page = on_page  # type: ignore[attr-defined]  # as Django does with its description
+    return column
+
+
+def coarse_age(field: str, label: str, step: timedelta) -> Column:
+    """Show the age of a time that is noted at most once in each ``step``: a minute, an hour or a day."""
+    return _column(field, label, lambda at: times.coarse(at, step) if at else NOTHING)
+
+
+def count(field: str, label: str) -> Column:
+    """Show the length of a list that is itself not shown. ``field`` is an annotation with that length."""
+    return _column(field, label, lambda number: counted(number, "entry", "entries") if number else "none")
+
+
+def link(url_of: Callable[[Any], str], label: str, text: str = "") -> Column:
+    """Show a link to another row. ``url_of`` returns an empty string for a row without a link."""
+
+    def column(row: Any) -> str:
+        url = url_of(row)
+        return format_html('<a href="{}">{}</a>', url, text or label) if url else NOTHING
+
+    return _described(column, f"{label}_link", label)
