@@ -9,7 +9,6 @@ enough.
 
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import psycopg
 from django.conf import settings
@@ -200,13 +199,13 @@ ODDITIES = (untried_version, odd_session, odd_schema, few_locks, clocks_apart, f
 
 
 @register()
-def configuration_is_usable(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+def configuration_is_usable(**_kwargs: object) -> list[CheckMessage]:
     """Report the problems that `pushserver.config.environment` found while the settings were read."""
     return list(settings.CONFIGURATION_PROBLEMS)
 
 
 @register()
-def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+def canary_can_register(**_kwargs: object) -> list[CheckMessage]:
     """Report a CANARY_DEVICE_TOKEN that the server would refuse when the canary registers it."""
     token = settings.CANARY_DEVICE_TOKEN
     kind = TokenType.APN if settings.CANARY_APP_TOPIC else TokenType.FIREBASE
@@ -218,11 +217,7 @@ def canary_can_register(app_configs: Sequence[Any] | None, **_kwargs: object) ->
 
 
 @register(Tags.database)
-def database_is_usable(
-    app_configs: Sequence[Any] | None,  # noqa: ARG001
-    databases: Sequence[str] | None = None,
-    **_kwargs: object,
-) -> list[CheckMessage]:
+def database_is_usable(*, databases: Sequence[str] | None = None, **_kwargs: object) -> list[CheckMessage]:
     """Report a database that this server cannot use, or whose addresses the field keys do not open. `manage.py migrate`
     runs this check before anything starts.
     """
@@ -237,11 +232,7 @@ def database_is_usable(
 
 
 @register(Tags.database)
-def servers_do_as_asked(
-    app_configs: Sequence[Any] | None,  # noqa: ARG001
-    databases: Sequence[str] | None = None,
-    **_kwargs: object,
-) -> list[CheckMessage]:
+def servers_do_as_asked(*, databases: Sequence[str] | None = None, **_kwargs: object) -> list[CheckMessage]:
     """Warn about session settings that a pooler does not pass on, without which the server is slow, and about a Redis
     that refuses what workers do there.
     """
@@ -254,7 +245,7 @@ def servers_do_as_asked(
 
 
 @register()
-def listens_here(app_configs: Sequence[Any] | None, **_kwargs: object) -> list[CheckMessage]:  # noqa: ARG001
+def listens_here(**_kwargs: object) -> list[CheckMessage]:
     """Report a HOST that no server of this machine can listen on."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in settings.HOST else socket.AF_INET) as tried:
