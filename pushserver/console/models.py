@@ -353,6 +353,7 @@ class CanaryRun(models.Model):
         BROKEN = "broken"  # at `broken_link`, because of `cause`
         INTERRUPTED = "interrupted"  # the process that ran it is gone
 
+    KEPT = timedelta(days=7)
     LINKS: ClassVar[Mapping[str, type[models.TextChoices]]] = {Network.WAKU: WakuLink, Network.XMPP: XmppLink}
     CAUSES: ClassVar[Mapping[str, type[models.TextChoices]]] = {Network.WAKU: WakuCause, Network.XMPP: XmppCause}
 

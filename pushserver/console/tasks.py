@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain
 from smtplib import SMTPException
 from typing import Any
 
@@ -23,7 +22,7 @@ from pushserver.console.checks.gorush import check_all as check_all_gorush
 from pushserver.console.checks.nodes import check_all as check_all_nodes
 from pushserver.console.health import hours, incidents, traffic
 from pushserver.console.health.watch import Watch
-from pushserver.console.models import AccessRecord, FailedLogin
+from pushserver.console.models import AccessRecord, CanaryRun, FailedLogin
 from pushserver.console.reports.mail import send_owed
 from pushserver.threads import Beat
 from spark_reports.nights import status
@@ -39,10 +38,12 @@ def purge_visits() -> None:
     """Delete old rows that only the console shows, for as long as one task may run."""
     now = database_now()
     keep = timedelta(days=settings.ACCESS_LOG_RETENTION_DAYS)
+    for canary in (waku_canary, xmpp_canary):
+        canary.remove_leftovers(now=now)
     removed = {
         "access_log": _delete(AccessRecord.objects.filter(at__lt=now - keep).order_by("at")),
         "incidents": run_for_a_while(incidents.purge(now=now)),
-        "canary_runs": run_for_a_while(chain(waku_canary.purge(now=now), xmpp_canary.purge(now=now))),
+        "canary_runs": _delete(CanaryRun.objects.filter(started_at__lt=now - CanaryRun.KEPT).order_by("started_at")),
         "sessions": _delete(Session.objects.filter(expire_date__lt=now).order_by("expire_date")),
         "failed_logins": _delete(FailedLogin.objects.filter(last_at__lt=now - FailedLogin.COUNTED).order_by("last_at")),
     }

@@ -7,7 +7,7 @@ Every run that ends removes its traces and closes its row, also after an error.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,6 @@ from django.db import DatabaseError, IntegrityError, InterfaceError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kit.db.partitions import delete_in_chunks
 from kit.processes.status import StatusCache
 from kit.processes.tasks import WORKER_STOP
 from notifications.messages import Outcome
@@ -31,8 +30,6 @@ from pushserver.console.models import CanaryRun
 log = structlog.get_logger(__name__)
 
 State = CanaryRun.State
-# Runs are kept for this time.
-KEPT = timedelta(days=7)
 # The last result expires after this number of periods, and then the canary counts as missing.
 MISSED_RUNS = 3
 MIN_TTL_SECONDS = 300.0
@@ -124,11 +121,10 @@ class Canary:
             if WORKER_STOP.wait(AGAIN_SECONDS):
                 return
 
-    def purge(self, *, now: datetime, keep: timedelta = KEPT) -> Iterator[int]:
-        """Remove runs older than ``keep``, and the traces of killed runs and of late copies of their messages."""
+    def remove_leftovers(self, *, now: datetime) -> None:
+        """Remove the traces of killed runs, and of late copies of their messages, unless a run is under way."""
         if not self.rows().filter(state=State.RUNNING, started_at__gte=now - self.longest()).exists():
             self.remove_traces()
-        return delete_in_chunks(self.rows().filter(started_at__lt=now - keep).order_by("started_at"))
 
     def _start(self, *, now: datetime) -> CanaryRun | None:
         lost = self.rows().filter(state=State.RUNNING, started_at__lt=now - self.longest())
