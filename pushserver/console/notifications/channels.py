@@ -291,7 +291,7 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
             shown.append(format_html("{} {}: {}", by, relative(channel.since), channel.reason or "no reason given"))
         if since := channel.deaths_distrusted_since:
             shown.append(format_html("deaths not believed, since {}", relative(since)))
-        return format_html_join(" ", "{}", ([each] for each in shown))
+        return format_html("<span>{}</span>", format_html_join(" ", "{}", ([each] for each in shown)))
 
     @admin.display(description="waits")
     def waits(self, channel: Any) -> str:
