@@ -46,7 +46,7 @@ def test_a_route_that_fails_while_others_work_is_disabled_after_three_days():
 
 
 @pytest.mark.requirement("XB16", "X16")
-def test_the_clock_stands_still_while_nothing_of_the_app_is_delivered():
+def test_the_clock_stands_still_while_nothing_of_the_channel_is_delivered():
     route = make_registration().route
     for hour in range(0, 49, 4):
         fails(route, after=hour * HOUR)
