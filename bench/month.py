@@ -215,7 +215,7 @@ def _export(folder: Path) -> None:
     while True:
         now = datetime.now(UTC)
         lake = Lake(str(folder / f"lake-{number}"))
-        export_day((now - timedelta(days=1)).date(), lake, now=now, on_rows=lambda *_: None)
+        export_day((now - timedelta(days=1)).date(), lake, now=now)
         number += 1
         time.sleep(CHUNK_SECONDS)
 

@@ -1,33 +1,35 @@
-"""The lake: Parquet files below one path or URL, and the manifests that list the valid files of each day.
+"""The lake: facts of closed days in Parquet files below one path or URL, for every reader of Parquet.
 
-    facts/table=attempts/day=2026-11-20/<export>.parquet      manifests/facts/2026-11-20.json
-    reports/report=error_rates/day=2026-11-20/<run>.parquet   manifests/reports/2026-11-20.json
-    incoming/<run>/                                           files that a run is writing, which no manifest lists
+    facts/attempts/day=2026-11-20/part-0.parquet    one file for each table and day; its footer has the export's id
+    facts/days/day=2026-11-20/part-0.parquet        written last: the export's id, and rows and digest of each file
+    incoming/                                       what an export is writing
 
-Only the files in a day's manifest belong to the day, and the manifest is written last. Until then, new files stand
-beside old ones under other names. So a reader always finds a complete day, and a second export counts no row twice.
+A day counts when the footers of all its tables have the id that `days` has. Each file replaces the former one at once.
+A day whose replacement was interrupted is torn: it does not count until it is exported again.
 """
 
 import errno
 import hashlib
-import json
 import os
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
+from django.conf import settings
 from pyarrow import fs
 
-from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, SCHEMA_VERSION, Table, Type
+from spark_reports.jobs.plan import path_of
+from spark_reports.jobs.tables import DAYS, EVENT_TABLES, SCHEMA_VERSION, Table, Type
 
-READ_SIZE = 8 * 1024 * 1024
+log = structlog.get_logger(__name__)
+EXPORT_ID = "export_id"  # the key in the footers, and the column of `days`
 # What network file systems answer that know no fsync of a folder.
 NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 _ARROW: dict[Type, pa.DataType] = {
@@ -45,86 +47,58 @@ class LakeError(Exception):
     """A fault of the lake. The text names it, and the command that repairs it, in one line."""
 
 
-class Kind(StrEnum):
-    """The two kinds of days in the lake."""
-
-    FACTS = "facts"
-    REPORTS = "reports"
-
-
-TABLES: dict[Kind, tuple[Table, ...]] = {Kind.FACTS: EVENT_TABLES, Kind.REPORTS: REPORT_TABLES}
-_FOLDER = {Kind.FACTS: "table", Kind.REPORTS: "report"}
-
-
 @dataclass(frozen=True, slots=True)
-class File:
-    """One file of a manifest."""
+class Day:
+    """One exported day. ``key_id`` names the key of its pseudonyms: days with different keys cannot be joined."""
 
-    path: str  # below the lake
-    rows: int
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """One complete day. ``key_id`` names the key of its pseudonyms: days with different keys cannot be joined.
-
-    For reports, ``facts_digest`` is the digest of the facts of their day, and ``code_version`` names the code that
-    computed them.
-    """
-
-    day: str
+    day: date
+    export_id: str
     schema_version: int
-    created_at: str
     key_id: str
     # False if retention had removed a part of the day from the database before the export.
-    is_complete: bool = True
+    is_complete: bool
     # The first day of which every registration event was still in the database.
-    events_since: str = ""
-    facts_digest: str = ""
-    code_version: str = ""
-    tables: Mapping[str, Sequence[File]] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> dict[str, int]:
-        return {name: sum(file.rows for file in files) for name, files in self.tables.items()}
+    events_since: date
+    rows: Mapping[str, int]
+    digests: Mapping[str, str]
 
     @property
     def row_count(self) -> int:
         return sum(self.rows.values())
 
     @property
-    def paths(self) -> dict[str, list[str]]:
-        return {name: [file.path for file in files] for name, files in self.tables.items()}
-
-    @property
     def digest(self) -> str:
         """The digest of all files of the day."""
-        parts = sorted(file.sha256 for files in self.tables.values() for file in files)
-        return hashlib.sha256("".join(parts).encode()).hexdigest()
+        return hashlib.sha256("".join(sorted(self.digests.values())).encode()).hexdigest()
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+    def to_rows(self) -> pa.Table:
+        """Return the rows of `days`, one for each table."""
+        same = {name: getattr(self, name) for name in DAYS.column_names[3:]}
+        rows = [{"table_name": name, "rows": n, "sha256": self.digests[name], **same} for name, n in self.rows.items()]
+        return pa.Table.from_pylist(rows, arrow_schema(DAYS))
 
     @classmethod
-    def from_json(cls, text: str) -> "Manifest":
-        """Read a manifest. Fields that a later version added are ignored.
-
-        Raises ValueError, KeyError or TypeError when the text is no manifest.
-        """
-        values: dict[str, Any] = json.loads(text)
-        if not isinstance(values, dict) or not isinstance(values["tables"], dict):
-            raise TypeError("a manifest is an object, and so are its tables")
-        date.fromisoformat(values.get("events_since") or values["day"])
-        values["tables"] = {name: [File(**file) for file in files] for name, files in values["tables"].items()}
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+    def from_rows(cls, day: date, rows: list[dict[str, Any]]) -> "Day":
+        same = {name: rows[0][name] for name in DAYS.column_names[3:]}
+        counts, digests = ({row["table_name"]: row[name] for row in rows} for name in ("rows", "sha256"))
+        return cls(day, **same, rows=counts, digests=digests)
 
 
-def arrow_schema(table: Table) -> pa.Schema:
-    """Return the columns of a table's files, without the day. In files of Spark all columns are nullable."""
-    return pa.schema([pa.field(c.name, _ARROW[c.type], c.is_nullable) for c in table.columns])
+class TornDay(LakeError):  # noqa: N818 - names a state
+    """A day does not count, because a file of it is missing, unreadable, or of another export.
+
+    ``recorded`` is what `days` has of it, if that can be read.
+    """
+
+    def __init__(self, message: str, recorded: Day | None) -> None:
+        super().__init__(message)
+        self.recorded = recorded
+
+
+def arrow_schema(table: Table, *, day: bool = False) -> pa.Schema:
+    """Return the columns of a table. In files of the lake the day is part of the path, and no column."""
+    days = [pa.field("day", pa.date32(), nullable=False)] if day else []
+    return pa.schema([*days, *(pa.field(c.name, _ARROW[c.type], c.is_nullable) for c in table.columns)])
 
 
 class Lake:
@@ -136,226 +110,166 @@ class Lake:
             self._files, self._root = fs.FileSystem.from_uri(_for_arrow(self.url))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise LakeError(f"REPORTS_LAKE cannot be opened: {_first_line(error)}") from error
-
-    def manifest(self, kind: Kind, day: date) -> Manifest | None:
-        """Return the manifest of a day, or None if the day was never completed."""
-        path = _manifest_path(kind, day)
-        if not self.has(kind, day):
-            return None
-        try:
-            with self._files.open_input_stream(self._path(path)) as source:
-                return Manifest.from_json(source.read().decode())
-        except (ValueError, KeyError, TypeError) as error:
-            raise LakeError(f"{path} is no manifest. {_repair(kind, day)}") from error
-
-    def has(self, kind: Kind, day: date) -> bool:
-        """Return whether the day was ever completed. Its manifest may be damaged."""
-        return self.exists(_manifest_path(kind, day))
-
-    def days(self, kind: Kind, first: date, last: date) -> Iterator[tuple[date, Manifest]]:
-        """Yield the complete days within the range, oldest first."""
-        for name in self._names(kind):
-            if first.isoformat() <= name <= last.isoformat():
-                day = date.fromisoformat(name)
-                manifest = self.manifest(kind, day)
-                if manifest is not None:
-                    yield day, manifest
-
-    def first_day(self, kind: Kind) -> date | None:
-        """Return the oldest day that was ever completed."""
-        names = self._names(kind)
-        return date.fromisoformat(names[0]) if names else None
-
-    def _names(self, kind: Kind) -> list[str]:
-        """Return the names of the days with a manifest, oldest first. Other files are drafts of killed publications."""
-        return sorted(Path(info.path).stem for info in self._list(f"manifests/{kind}") if info.path.endswith(".json"))
-
-    def publish(self, kind: Kind, day: date, manifest: Manifest) -> None:
-        """Publish a day: write its manifest, then remove all other files of the day.
-
-        The other files are those of the former manifest, and those that broken exports left.
-        """
-        path = _manifest_path(kind, day)
-        draft = f"{path}.{uuid.uuid4().hex}"
-        with self.writing(draft) as out:
-            out.write(manifest.to_json().encode())
-        self.move(draft, path)
-        self.tidy(kind, day, manifest)
-
-    def forget_before(self, first: date) -> None:
-        """Remove the days before ``first``. Manifests are removed first, so that no manifest lists removed files."""
-        for kind in Kind:
-            for info in self._list(f"manifests/{kind}"):
-                if Path(info.path).name < first.isoformat():
-                    self._files.delete_file(info.path)
-            for table in TABLES[kind]:
-                for info in self._list(folder_of(kind, table), fs.FileType.Directory):
-                    if Path(info.path).name < f"day={first}":
-                        self._files.delete_dir(info.path)
-
-    def tidy(self, kind: Kind, day: date, manifest: Manifest | None) -> None:
-        """Remove the files of a day that its manifest does not list: replaced ones, and those of broken exports."""
-        kept = {file.path for files in manifest.tables.values() for file in files} if manifest else set()
-        for table in TABLES[kind]:
-            folder = folder_of(kind, table, day)
-            for info in self._list(folder):
-                if f"{folder}/{Path(info.path).name}" not in kept:
-                    self._files.delete_file(info.path)
-
-    def verify(self, kind: Kind, day: date, manifest: Manifest, only: Collection[str] = ()) -> None:
-        """Check every file of the day, or those of the tables ``only``.
-
-        Raises LakeError unless each file exists, is unchanged, and has the columns of its table.
-        """
-        if manifest.schema_version != SCHEMA_VERSION:
+        self._is_local = isinstance(self._files, fs.LocalFileSystem)
+        if self._names("manifests"):
             raise LakeError(
-                f"{day} was written with schema {manifest.schema_version}, and this server reads {SCHEMA_VERSION}. "
-                f"{_repair(kind, day)}"
+                "REPORTS_LAKE has the folders of an earlier version, and is not read. Move facts, manifests and "
+                "reports away: days that are still in the database are exported again."
             )
-        self._refuse_copies(kind, day, manifest)
-        for table in [table for table in TABLES[kind] if not only or table.name in only]:
-            if table.name not in manifest.tables:
-                raise LakeError(f"{day} lacks {table.name}. {_repair(kind, day)}")
-            for file in manifest.tables[table.name]:
-                self._verify_file(kind, day, table, file)
 
-    def _refuse_copies(self, kind: Kind, day: date, manifest: Manifest) -> None:
-        files = [file for files in manifest.tables.values() for file in files if file.rows]
-        if len({file.sha256 for file in files}) < len(files):
-            raise LakeError(f"{day} lists the same rows twice. {_repair(kind, day)}")
+    # Reading ---------------------------------------------------------------------------------------------------------
+    def has(self, day: date) -> bool:
+        """Return whether the day was ever exported. It may be torn."""
+        return bool(self._files.get_file_info(self._path(path_of(DAYS.name, day))).type == fs.FileType.File)
 
-    def _verify_file(self, kind: Kind, day: date, table: Table, file: File) -> None:
-        if not self.exists(file.path):
-            raise LakeError(f"{file.path} is missing. {_repair(kind, day)}")
-        size, digest = self._size_and_digest(file.path)
-        if (size, digest) != (file.size_bytes, file.sha256):
-            fault = "is cut off or grown" if size != file.size_bytes else "was altered"
-            raise LakeError(f"{file.path} {fault}. {_repair(kind, day)}")
-        self.check_schema(table, file.path, _repair(kind, day))
-
-    def check_schema(self, table: Table, path: str, repair: str = "Run it again.") -> None:
-        """Raise LakeError unless a Parquet file has the columns of its table. ``repair`` is the hint of the error.
-
-        A file may lack an optional column that was added later: the column is null then. Columns that a later version
-        added are not read.
-        """
+    def day(self, day: date) -> Day | None:
+        """Return a day that counts, or None if it was never exported. Raises TornDay."""
+        recorded = None
         try:
-            with self._files.open_input_file(self._path(path)) as source:
-                found = pq.read_schema(source)
-        except (pa.ArrowException, OSError) as error:
-            raise LakeError(f"{path} is no readable Parquet file: {_first_line(error)} {repair}") from error
-        types = dict(zip(found.names, found.types, strict=True))
-        for column in arrow_schema(table):
-            if types.get(column.name, column.type if column.nullable else None) != column.type:
+            if recorded := self.recorded(day):
+                for name in recorded.rows:
+                    self._refuse_another(path_of(name, day), recorded)
+        except LakeError as error:
+            raise TornDay(f"{day} does not count: {error}", recorded) from error
+        return recorded
+
+    def recorded(self, day: date) -> Day | None:
+        """Return what `days` has of a day, which may be torn. Raises LakeError if that cannot be read."""
+        if not self.has(day):
+            return None
+        if rows := self.read(DAYS, day).to_pylist():
+            return Day.from_rows(day, rows)
+        raise LakeError(f"{path_of(DAYS.name, day)} is empty.")
+
+    def _refuse_another(self, path: str, recorded: Day) -> None:
+        if (self._schema(path).metadata or {}).get(EXPORT_ID.encode()) != recorded.export_id.encode():
+            raise LakeError(f"{path} is of another export.")
+
+    def days(self, first: date, last: date) -> Iterator[Day]:
+        """Yield what `days` has of the days of a range, oldest first, without those that cannot be read."""
+        for name in self._names(f"facts/{DAYS.name}"):
+            if f"day={first}" <= name <= f"day={last}":
+                try:
+                    found = self.recorded(date.fromisoformat(name.removeprefix("day=")))
+                except LakeError as error:
+                    log.warning("day_left_out", error=str(error))
+                else:
+                    yield from [found] if found else []
+
+    def verify(self, found: Day, *only: Table) -> None:
+        """Check the files of all tables, or of ``only`` some. Raises LakeError if one has other bytes or columns."""
+        repair = f"Export it again: manage.py export_events --day {found.day} --replace"
+        if found.schema_version != SCHEMA_VERSION:
+            written = f"{found.day} was written with schema {found.schema_version}"
+            raise LakeError(f"{written}, and this server reads {SCHEMA_VERSION}. {repair}")
+        for table in only or EVENT_TABLES:
+            path = path_of(table.name, found.day)
+            with self._reading(path) as source:
+                if hashlib.file_digest(source, "sha256").hexdigest() != found.digests.get(table.name):
+                    raise LakeError(f"{path} was altered. {repair}")
+            if not fits(self._schema(path), arrow_schema(table)):
                 raise LakeError(f"{path} has other columns than {table.name} of schema {SCHEMA_VERSION}. {repair}")
 
-    def read_table(self, table: Table, path: str) -> pa.Table:
-        """Read a file. Raises LakeError if a required column has a null."""
-        self.check_schema(table, path)
-        nullable = pa.schema([column.with_nullable(True) for column in arrow_schema(table)])
-        with self._files.open_input_file(self._path(path)) as source:
-            rows = pq.read_table(source, schema=nullable)
-        for column in table.columns:
-            if not column.is_nullable and rows[column.name].null_count:
-                raise LakeError(f"{path}: {column.name} is null in {rows[column.name].null_count} rows.")
-        return rows
+    def read(self, table: Table, day: date) -> pa.Table:
+        with self._reading(path_of(table.name, day)) as source:
+            return pq.read_table(source, schema=arrow_schema(table))
 
-    def batches(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file, some ten thousand at a time."""
-        with self._files.open_input_file(self._path(path)) as source:
-            yield from pq.ParquetFile(source).iter_batches()
-
-    def describe(self, path: str, rows: int) -> File:
-        """Return the size and digest of a file with its number of rows."""
-        size, digest = self._size_and_digest(path)
-        return File(path, rows, size, digest)
+    def _schema(self, path: str) -> pa.Schema:
+        with self._reading(path) as source:
+            return pq.read_schema(source)
 
     @contextmanager
-    def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing.
-
-        If writing fails, the file is removed, and LakeError names it.
-        """
-        full = self._path(path)
+    def _reading(self, path: str) -> Iterator[pa.NativeFile]:
+        """Open a file. Raises LakeError if it is missing or unreadable, and OSError if the lake cannot be reached."""
+        damages = (pa.ArrowException, OSError) if self._is_local else (pa.ArrowException, FileNotFoundError)
         try:
-            self._files.create_dir(full.rsplit("/", 1)[0], recursive=True)
-            with self._files.open_output_stream(full) as out:
-                yield out
-            self._sync(full)
+            with self._files.open_input_file(self._path(path)) as source:
+                yield source
+        except FileNotFoundError as error:
+            raise LakeError(f"{path} is missing.") from error
+        except damages as error:
+            raise LakeError(f"{path} cannot be read: {_first_line(error)}") from error
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def incoming(self, export_id: str) -> Iterator[Path]:
+        """Yield an empty folder of this machine for the files of an export, from which `publish` takes them.
+
+        It is on the file system of a local lake, so that files can be renamed. Files of killed exports are removed.
+        """
+        folder = Path(self._root) / "incoming" if self._is_local else scratch_in(settings.DATA_DIR) / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            (own := folder / export_id).mkdir(parents=True)
+            yield own
         except (OSError, pa.ArrowException) as error:
-            self.remove(path)
-            raise LakeError(f"The lake failed: {path}: {_first_line(error)}") from error
+            raise LakeError(f"The lake failed: {_first_line(error)}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def remove(self, path: str) -> None:
-        """Remove a file if possible. A failure is ignored, because no reader opens a file that no manifest lists."""
-        with suppress(OSError):
-            self._files.delete_file(self._path(path))
+    def publish(self, day: Day, incoming: Path) -> None:
+        """Put the files of a day in place, that of `days` last. Once this returns, a power failure loses none."""
+        pq.write_table(day.to_rows(), file_in(incoming, DAYS))
+        for table in (*EVENT_TABLES, DAYS):
+            self._put(file_in(incoming, table), self._path(path_of(table.name, day.day)))
 
-    def exists(self, path: str) -> bool:
-        return bool(self._files.get_file_info(self._path(path)).type == fs.FileType.File)
+    def _put(self, source: Path, target: str) -> None:
+        if self._is_local:
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            _sync(source)
+            source.replace(target)
+            for folder in Path(target).relative_to(self._root).parents:
+                _sync(Path(self._root, folder))
+        else:
+            fs.copy_files(str(source), target, fs.LocalFileSystem(), self._files)
 
-    def move(self, source: str, target: str) -> None:
-        """Move a file. Once this returns, a power failure neither loses it nor cuts it off."""
-        self._files.create_dir(self._path(target).rsplit("/", 1)[0], recursive=True)
-        self._sync(self._path(source))  # Spark has written it, and syncs nothing
-        self._files.move(self._path(source), self._path(target))
-        self._sync(self._path(target))
+    def forget_before(self, first: date) -> None:
+        """Remove the days before ``first``, beginning with their rows in `days`."""
+        for table in sorted(self._names("facts"), key=lambda name: name != DAYS.name):
+            for name in self._names(f"facts/{table}"):
+                if name < f"day={first}":
+                    self._files.delete_dir(self._path(f"facts/{table}/{name}"))
 
-    def _sync(self, full: str) -> None:
-        """Write a file and its folders to the disk of a local lake. An object store does so itself."""
-        if not isinstance(self._files, fs.LocalFileSystem):
-            return
-        file, root = Path(full), Path(self._root)
-        for path in (file, *(folder for folder in file.parents if folder.is_relative_to(root))):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            except OSError as error:
-                if path == file or error.errno not in NO_SYNC:
-                    raise
-            finally:
-                os.close(descriptor)
-
-    def parquet_files(self, folder: str) -> list[str]:
-        """Return the paths below the lake of the Parquet files in a folder, in order."""
-        infos = [info for info in self._list(folder) if info.path.endswith(".parquet")]
-        return sorted(f"{folder}/{Path(info.path).name}" for info in infos)
-
-    def remove_folder(self, folder: str) -> None:
-        if self._files.get_file_info(self._path(folder)).type == fs.FileType.Directory:
-            self._files.delete_dir(self._path(folder))
-
-    def _list(self, folder: str, kind: fs.FileType = fs.FileType.File) -> list[fs.FileInfo]:
-        infos = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
-        return [info for info in infos if info.type == kind]
-
-    def _size_and_digest(self, path: str) -> tuple[int, str]:
-        digest = hashlib.sha256()
-        size = 0
-        with self._files.open_input_stream(self._path(path)) as source:
-            while chunk := source.read(READ_SIZE):
-                digest.update(chunk)
-                size += len(chunk)
-        return size, digest.hexdigest()
+    def _names(self, folder: str) -> list[str]:
+        found = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
+        return sorted(info.base_name for info in found)
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}"
 
 
-def folder_of(kind: Kind, table: Table, day: date | None = None) -> str:
-    """Return the folder of a table below the lake, or of one day of it."""
-    folder = f"{kind}/{_FOLDER[kind]}={table.name}"
-    return f"{folder}/day={day}" if day else folder
+def file_in(folder: Path, table: Table) -> Path:
+    """Return the file of a table outside of the lake: of an export that is written, or of a report."""
+    return folder / f"{table.name}.parquet"
 
 
-def _manifest_path(kind: Kind, day: date) -> str:
-    return f"manifests/{kind}/{day}.json"
+def fits(found: pa.Schema, expected: pa.Schema) -> bool:
+    """Return whether a file has the columns of its table.
+
+    It may lack an optional column that was added later, and have columns that a later version added.
+    """
+    types = dict(zip(found.names, found.types, strict=True))
+    return all(types.get(c.name, c.type if c.nullable else None) == c.type for c in expected)
 
 
-def _repair(kind: Kind, day: date) -> str:
-    if kind == Kind.FACTS:
-        return f"Export it again: manage.py export_events --day {day} --replace"
-    return f"Compute it again: manage.py run_reports --day {day}"
+def scratch_in(data_dir: Path) -> Path:
+    """Return the folder for temporary files, which hold pseudonyms.
+
+    It is below the first folder of SPARK_LOCAL_DIRS, or below DATA_DIR.
+    """
+    disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return Path(disk or data_dir) / "report-scratch"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not path.is_dir() or error.errno not in NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _for_arrow(url: str) -> str:

@@ -84,9 +84,11 @@ class PublishedDay(models.Model):
     # The time at which the day last got other facts: that of their export, and then that of the first reports made of
     # them. Older reports that use the facts of the day are stale: see `nights`.
     renewed_at = models.DateTimeField(db_default=datetime(1970, 1, 1, tzinfo=UTC))
-    # Lineage of the figures: see `lake.Manifest`. Empty in rows from before these columns existed.
+    # Lineage of the figures: see `lake.Day`. Empty in rows from before these columns existed.
     facts_digest = models.TextField(blank=True, default="", db_default="")
     code_version = models.TextField(blank=True, default="", db_default="")
+    # Reports of another schema are not compared with. Rows from before this column have the fifth.
+    schema_version = models.PositiveSmallIntegerField(db_default=5)
     is_made_up = models.BooleanField(default=False, db_default=False)
     # None while the day is to be mailed. A day that is not mailed has the time of its reports.
     mailed_at = models.DateTimeField(null=True, db_default=Now())

@@ -4,8 +4,7 @@ A worker for reports alone makes one run after the other. The next worker finds 
 database.
 """
 
-from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 
 import structlog
 from celery import shared_task
@@ -22,19 +21,6 @@ from spark_reports.running.parts import missing
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """The days to report.
-
-    ``request`` is set if an operator requested them.
-    """
-
-    first: date
-    last: date
-    replace: bool = False
-    request: RequestedRun | None = None
-
-
 @shared_task(base=MessageTask, autoretry_for=())  # the schedule runs it again in five minutes
 def make_reports() -> None:
     """Make reports until none is owed or requested, or none can be made now."""
@@ -45,14 +31,15 @@ def make_reports() -> None:
                 return
 
 
-def _next_work(now: datetime) -> _Work | None:
+def _next_work(now: datetime) -> RequestedRun | None:
+    """Return the oldest request of an operator, or else one for a night, which is not stored."""
     if request := next_request():
-        return _Work(request.from_day, request.to_day, request.replace, request)
+        return request
     day = nights.next_day(now) if settings.REPORTS_NIGHTLY else None
-    return _Work(day, day) if day else None
+    return RequestedRun(from_day=day, to_day=day, replace=False) if day else None
 
 
-def _make(work: _Work) -> bool:
+def _make(work: RequestedRun) -> bool:
     """Make the reports of ``work``. Return False if no more reports can be made now.
 
     A failure is stored with its run, and `status` shows it. A request ends with its run, also with a failed one.
@@ -63,18 +50,17 @@ def _make(work: _Work) -> bool:
     else:
         from spark_reports.running.runs import (  # noqa: PLC0415 - needs PyArrow, which may not be installed
             Busy,
-            Progress,
             RunError,
             WorkerStops,
             run_reports,
         )
 
         try:
-            run_reports(work.first, work.last, progress=Progress(), replace=work.replace)
+            run_reports(work.from_day, work.to_day, replace=work.replace)
         except (Busy, WorkerStops):
             return False
         except RunError as error:
-            log.info("reports_wait", day=str(work.last), error=str(error))
+            log.info("reports_wait", day=str(work.to_day), error=str(error))
         except Exception:
             _close(work)
             raise
@@ -82,15 +68,15 @@ def _make(work: _Work) -> bool:
     return True
 
 
-def _close(work: _Work) -> None:
-    if work.request:
-        work.request.delete()
+def _close(work: RequestedRun) -> None:
+    if work.pk:
+        work.delete()
 
 
-def _note_lack(work: _Work, error: str) -> None:
+def _note_lack(work: RequestedRun, error: str) -> None:
     """Record one failed run for all owed nights, because a part that the machine lacks is missing for every day."""
     now = database_now()
-    last = work.last if work.request else max(nights.owed_days(now), default=work.last)
+    last = work.to_day if work.pk else max(nights.owed_days(now), default=work.to_day)
     moments = {"started_at": now, "seen_at": now, "finished_at": now}
-    ReportRun.objects.create(from_day=work.first, to_day=last, state=ReportRun.State.FAILED, error=error, **moments)
-    log.error("reports_failed", from_day=str(work.first), to_day=str(last), error=error)
+    ReportRun.objects.create(from_day=work.from_day, to_day=last, state=ReportRun.State.FAILED, error=error, **moments)
+    log.error("reports_failed", from_day=str(work.from_day), to_day=str(last), error=error)

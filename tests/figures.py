@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, Column, Table
+from spark_reports.jobs.tables import DAYS, EVENT_TABLES, REPORT_TABLES, Column, Table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "figures.md"
 FACTS = "## Facts in the lake"
@@ -16,7 +16,7 @@ HEAD = "| column, type | meaning |\n| --- | --- |"
 def page() -> str:
     """Return the page with its part about tables made again."""
     by_hand = PAGE.read_text(encoding="utf-8").partition(FACTS)[0].rstrip()
-    facts, reports = map(section, EVENT_TABLES), map(section, REPORT_TABLES)
+    facts, reports = map(section, (DAYS, *EVENT_TABLES)), map(section, REPORT_TABLES)
     shared = "\n".join([HEAD, *(_row(column) for column in SHARED)])
     parts = [by_hand, FACTS, ABOUT_FACTS, ABOUT_SHARED, shared, *facts, "## Reports", ABOUT_REPORTS, *reports]
     return "\n\n".join(parts) + "\n"

@@ -16,7 +16,7 @@ from django.db import transaction
 
 from kit.db.clock import database_now
 from spark_reports.models import PublishedDay, Report, ReportRun
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 
 STORED = Path(__file__).with_name("reports.json.xz")
 DATE = re.compile(r'(?<=")\d{4}-\d\d-\d\d(?=")')

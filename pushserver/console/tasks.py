@@ -25,8 +25,8 @@ from pushserver.console.health.watch import Watch
 from pushserver.console.models import AccessRecord, CanaryRun, FailedLogin
 from pushserver.console.reports.mail import send_owed
 from pushserver.threads import Beat
+from spark_reports.export.pseudonyms import destroy_seeds
 from spark_reports.nights import status
-from spark_reports.nights.seeds import destroy_seeds
 
 log = structlog.get_logger(__name__)
 

@@ -3,15 +3,25 @@
 A pseudonym is HMAC-SHA-256 under a key of its period, shortened to 64 bits. That is enough to distinguish a hundred
 million values, and useless without the key. PostgreSQL computes it with core functions only, so that no hash of the
 protocol and no digest of a token leaves the database.
+
+A key is made from the server's secret and the random seed of a period, which is made at the first export of the period
+and destroyed when none of it can be exported. Seeds are in the database, and the secret is not, so that neither of them
+alone leads to a key.
 """
 
 import hashlib
 import hmac
+import secrets
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
+from django.conf import settings
+
+from spark_reports.models import PseudonymSeed
+
 BLOCK_SIZE = 64  # of SHA-256, in bytes
+SEED_SIZE = 32
 
 
 class Period(StrEnum):
@@ -70,3 +80,16 @@ def key_for(day: date, secret: bytes, seed: bytes, period: Period) -> PseudonymK
     mark = hashlib.sha256(b"report key id" + key).hexdigest()[:8]
     padded = key.ljust(BLOCK_SIZE, b"\0")
     return PseudonymKey(f"{label}-{mark}", bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded))
+
+
+def seed_for(period: str, last_day: date) -> bytes:
+    """Return the seed of a period. Make it if there is none."""
+    facts = {"last_day": last_day, "seed": secrets.token_bytes(SEED_SIZE)}
+    found, _ = PseudonymSeed.objects.get_or_create(period=period, defaults=facts)
+    return bytes(found.seed)
+
+
+def destroy_seeds(now: datetime) -> None:
+    """Destroy the seeds of periods that have no exportable rows with pseudonyms left in the database."""
+    keep = timedelta(days=settings.NOTIFICATION_RETENTION_DAYS + 1)
+    PseudonymSeed.objects.filter(last_day__lt=(now - keep).astimezone(UTC).date()).delete()

@@ -12,9 +12,7 @@ notification that is retried for a day) are exported as they are. A second expor
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import pairwise
 
 from kit.db.base import table
 from notifications.models import Attempt, Channel, Notification, NotificationRequest, RefusedHour
@@ -25,7 +23,7 @@ from registrations.models import RegistrationEvent, Route
 from spark_reports.export.copying import OTHER
 from spark_reports.export.pseudonyms import Subject
 from spark_reports.jobs.tables import CROWD, HEAVIEST, LIFETIME_WEEKS
-from spark_reports.nights.closing import CLOSED_AFTER
+from spark_reports.nights.nights import CLOSED_AFTER
 from waku_bridge import models as waku
 from waku_bridge.messages import MessageType
 from waku_bridge.query_topics import canary_identities
@@ -48,34 +46,16 @@ VERDICT_STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
-    """The hours of a day that a query selects: the whole day, or a part of it for the tables in IN_PARTS."""
-
-    day: date
-    first: int = 0
-    end: int = 24
-
-    @property
-    def start_at(self) -> datetime:
-        return datetime.combine(self.day, time(), UTC) + timedelta(hours=self.first)
-
-    @property
-    def end_at(self) -> datetime:
-        return datetime.combine(self.day, time(), UTC) + timedelta(hours=self.end)
-
-    def parts(self, number: int) -> list["Hours"]:
-        """Return the day in this number of consecutive parts, at most one for each hour."""
-        bounds = [24 * n // min(number, 24) for n in range(min(number, 24) + 1)]
-        return [Hours(self.day, first, end) for first, end in pairwise(bounds)]
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
 
 
-def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = "", pseudonym: str = "") -> str:
-    """Return the condition that all tables of facts share: the rows of these hours, without those of canaries.
+def _in(column: str, day: date, *, envelope: str = "", notification: str = "", pseudonym: str = "") -> str:
+    """Return the condition that all tables of facts share: the rows of the day, without those of canaries.
 
     A canary's row is recognised by its envelope, by the recipient of its notification, or by its pseudonym.
     """
-    conditions = [f"{column} >= '{hours.start_at}' AND {column} < '{hours.end_at}'"]
+    conditions = [f"{column} >= '{_midnight(day)}' AND {column} < '{_midnight(day + timedelta(days=1))}'"]
     if envelope:
         conditions.append(f"{envelope} NOT IN (SELECT hash FROM {table(waku.CanaryEnvelope)})")
     if notification:
@@ -85,12 +65,12 @@ def _in(column: str, hours: Hours, *, envelope: str = "", notification: str = ""
     return " AND ".join(conditions)
 
 
-def _there(row: str, hours: Hours) -> str:
+def _there(row: str, day: date) -> str:
     """Return the condition that a row did not end before the day, so that PostgreSQL skips the partitions before it.
 
     One day more is read, for a clock that was set back.
     """
-    return f"{row}.ended_on >= '{hours.day - timedelta(days=1)}'"
+    return f"{row}.ended_on >= '{day - timedelta(days=1)}'"
 
 
 def _is_canary(notification: str) -> str:
@@ -147,15 +127,15 @@ def _message_type(column: str) -> str:
     return f"CASE {column} {names} ELSE 'unknown' END"
 
 
-def envelopes(hours: Hours) -> str:
+def envelopes(day: date) -> str:
     """Select the envelopes of a day."""
     return f"""
         SELECT {_minute("received_at")}, {_message_type("message_type")}, state, reason,
             {_microseconds("received_at", "processed_at")}
-        FROM {table(waku.InboundEnvelope)} WHERE {_in("received_at", hours, envelope="hash")}"""
+        FROM {table(waku.InboundEnvelope)} WHERE {_in("received_at", day, envelope="hash")}"""
 
 
-def notifications(hours: Hours) -> str:
+def notifications(day: date) -> str:
     """Select the notifications of a day, without their durations (`notification_times`) and actors (`actors`).
 
     A notification whose installation has unregistered has lost its route, and with it its platform.
@@ -165,15 +145,15 @@ def notifications(hours: Hours) -> str:
             {_app_topic("route.token_type", "route.app_topic")}, request.bridge, n.state,
             coalesce({_REPORT}, n.report, '')
         FROM {table(Notification)} n
-        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", day)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
-        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
+        WHERE {_in("n.created_at", day, notification="n")} AND {_there("n", day)}
         UNION ALL
         SELECT {_hour("request.received_at")}, 'none', '', request.bridge, CASE {_VERDICT} {_VERDICT_STATE} END,
-            CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(hours)}
+            CASE {_VERDICT} {_VERDICT_REPORT} END {_decided(day)}
         UNION ALL
         SELECT begin_at, 'none', '', bridge, CASE verdict {_VERDICT_STATE} END, CASE verdict {_VERDICT_REPORT} END
-        FROM {table(RefusedHour)} CROSS JOIN generate_series(1, count) WHERE {_in("begin_at", hours)}"""
+        FROM {table(RefusedHour)} CROSS JOIN generate_series(1, count) WHERE {_in("begin_at", day)}"""
 
 
 # The report of a notification stands in the row of its request, at its position (`reports`). Requests that an earlier
@@ -190,15 +170,15 @@ _VERDICT_REPORT = " ".join(
 )
 
 
-def _decided(hours: Hours) -> str:
+def _decided(day: date) -> str:
     """Return the FROM clause of notifications decided at once: one row for each `place` of a `request`."""
     return f"""
         FROM {table(NotificationRequest)} request CROSS JOIN {_PLACES}
-        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
+        WHERE {_in("request.received_at", day, envelope="request.source_key")} AND {_there("request", day)}
             AND {_VERDICT} > 0"""
 
 
-def actors(hours: Hours) -> str:
+def actors(day: date) -> str:
     """Select the loads of senders and recipients: a row for each of the heaviest, and a histogram of all others.
 
     Only the heaviest have a pseudonym. The pseudonyms of each five ranks are sorted among these five rows, so that none
@@ -210,10 +190,10 @@ def actors(hours: Hours) -> str:
             SELECT {_RECIPIENT} AS recipient, request.sender_digest AS sender, n.attempt_count AS attempts,
                 false AS is_refused
             FROM {table(Notification)} n
-            JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
-            WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)}
+            JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", day)}
+            WHERE {_in("n.created_at", day, notification="n")} AND {_there("n", day)}
             UNION ALL
-            SELECT NULL, request.sender_digest, 0, CASE {_VERDICT} {_VERDICT_STATE} END = '{REFUSED}' {_decided(hours)}
+            SELECT NULL, request.sender_digest, 0, CASE {_VERDICT} {_VERDICT_STATE} END = '{REFUSED}' {_decided(day)}
         ), each_actor AS (
             SELECT CASE grouping(sender) WHEN 0 THEN '{Subject.SENDER}' ELSE '{Subject.RECIPIENT}' END AS role,
                 coalesce(sender, recipient) AS actor, count(*) AS notifications,
@@ -241,7 +221,7 @@ def actors(hours: Hours) -> str:
             ON named.role = counted.role AND named.rank = counted.rank AND size = {CROWD}"""
 
 
-def notification_times(hours: Hours) -> str:
+def notification_times(day: date) -> str:
     """Select the exact durations of the answers and deliveries of a day."""
     answered = _microseconds("request.received_at", "request.answered_at")
     deadline = _microseconds("request.received_at", "request.reply_due_at")
@@ -250,36 +230,36 @@ def notification_times(hours: Hours) -> str:
         SELECT {_minute("n.created_at")}, {sql_platform("route.token_type")}, request.bridge,
             {delivered}, CASE n.position WHEN 0 THEN {answered} END, {deadline}
         FROM {table(Notification)} n
-        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", hours)}
+        JOIN {table(NotificationRequest)} request ON request.id = n.request_id AND {_there("request", day)}
         LEFT JOIN {table(Route)} route ON route.id = n.route_id
-        WHERE {_in("n.created_at", hours, notification="n")} AND {_there("n", hours)} AND {_UNGRADED}
+        WHERE {_in("n.created_at", day, notification="n")} AND {_there("n", day)} AND {_UNGRADED}
             AND (n.state = '{State.DELIVERED}' OR (n.position = 0 AND request.answered_at IS NOT NULL))
         UNION ALL
         SELECT {_minute("request.received_at")}, 'none', request.bridge, NULL::bigint, {answered}, {deadline}
         FROM {table(NotificationRequest)} request
-        WHERE {_in("request.received_at", hours, envelope="request.source_key")} AND {_there("request", hours)}
+        WHERE {_in("request.received_at", day, envelope="request.source_key")} AND {_there("request", day)}
             AND length(request.decided) > 0 AND get_byte(request.decided, 0) > 0 AND request.answered_at IS NOT NULL"""
 
 
-def attempts(hours: Hours) -> str:
+def attempts(day: date) -> str:
     """Select the attempts of a day, without those of canaries.
 
     Requests are searched back to the day of the oldest notification that had not ended before the day, because a
     notification may be retried for days.
     """
-    oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', hours)} ORDER BY id LIMIT 1"
+    oldest = f"SELECT created_at FROM {table(Notification)} old WHERE {_there('old', day)} ORDER BY id LIMIT 1"
     return f"""
         SELECT {_minute("a.started_at")}, {sql_platform("a.token_type")}, {_app_topic("a.token_type", "a.app_topic")},
             request.bridge, a.number, coalesce(a.outcome, 'open'), a.code, a.latency_ms * 1000::bigint,
             a.waited_ms * 1000::bigint
         FROM {table(Attempt)} a
-        JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", hours)}
+        JOIN {table(Notification)} n ON n.id = a.notification_id AND {_there("n", day)}
         JOIN {table(NotificationRequest)} request ON request.id = n.request_id
             AND request.ended_on >= (({oldest}) - interval '1 day')::date
-        WHERE {_in("a.started_at", hours, notification="n")}"""
+        WHERE {_in("a.started_at", day, notification="n")}"""
 
 
-def replies(hours: Hours) -> str:
+def replies(day: date) -> str:
     """Select the replies of a day.
 
     `published_at` is the time of the last publication. So a reply that was published again has no duration.
@@ -291,10 +271,10 @@ def replies(hours: Hours) -> str:
             k.deadline_us
         FROM {table(waku.OutboundReply)} r LEFT JOIN {table(waku.InboundEnvelope)} e ON e.hash = r.envelope_hash
         CROSS JOIN report_keys k
-        WHERE {_in("r.created_at", hours, envelope="r.envelope_hash")}"""
+        WHERE {_in("r.created_at", day, envelope="r.envelope_hash")}"""
 
 
-def registration_events(hours: Hours) -> str:
+def registration_events(day: date) -> str:
     """Select the events of a day with the state before each.
 
     That state follows from the event before: an earlier one of the day, or the last one before the day.
@@ -305,11 +285,11 @@ def registration_events(hours: Hours) -> str:
     return f"""
         WITH today AS MATERIALIZED (
             SELECT id, at, kind, pseudonym, token_type, app_topic, bridge FROM {table(RegistrationEvent)}
-            WHERE {_in("at", hours, pseudonym="pseudonym")}
+            WHERE {_in("at", day, pseudonym="pseudonym")}
         ), before AS (
             SELECT DISTINCT ON (pseudonym) p.pseudonym, p.kind, p.token_type, p.app_topic
             FROM {table(RegistrationEvent)} p JOIN (SELECT DISTINCT pseudonym FROM today) known USING (pseudonym)
-            WHERE p.at < '{hours.start_at}' ORDER BY pseudonym, p.at DESC, p.id DESC
+            WHERE p.at < '{_midnight(day)}' ORDER BY pseudonym, p.at DESC, p.id DESC
         )
         SELECT {_hour("e.at")}, e.kind, {sql_platform("e.token_type")}, {_app_topic("e.token_type", "e.app_topic")},
             e.bridge,
@@ -324,12 +304,11 @@ def _history(day: date) -> str:
     return f"at < '{day + timedelta(days=1)}Z' AND {_is_no_canary('pseudonym')}"
 
 
-def active_tokens(hours: Hours) -> str:
+def active_tokens(day: date) -> str:
     """Count active tokens by the last event of each installation before 00:00 and before 24:00.
 
     They are counted over the whole history and not from the events of the day, so that the two can be compared.
     """
-    day = hours.day
     start = f"'{day}Z'"
     return f"""
         SELECT {sql_platform("token_type")}, {_app_topic("token_type", "app_topic")}, bridge,
@@ -343,14 +322,13 @@ def active_tokens(hours: Hours) -> str:
         GROUP BY 1, 2, 3"""
 
 
-def token_spells(hours: Hours) -> str:
+def token_spells(day: date) -> str:
     """Select the lifetimes of the device tokens of the last weeks, each token once.
 
     A lifetime lasts from the first registration to the first event that ends the token or its observation. A token
     begins with an event that brings it, and lasts until the next such event of its installation. It may die, be
     refreshed and die again, but ends once. It is counted at the place where it began.
     """
-    day = hours.day
     oldest = day - timedelta(days=day.weekday() + 7 * (LIFETIME_WEEKS - 1))
     place = f"""{sql_platform("token_type")} AS platform, {_app_topic("token_type", "app_topic")} AS app_topic"""
     return f"""
@@ -381,13 +359,12 @@ def token_spells(hours: Hours) -> str:
         FROM spells WHERE began_at >= '{oldest}Z' GROUP BY 1, 2, 3, 4, 5, 6"""
 
 
-def unknown_errors(hours: Hours) -> str:
+def unknown_errors(day: date) -> str:
     """Select the counters of unknown errors.
 
     The counters are not kept by day. Once the next day is closed, they say nothing about this one, and are not
     exported.
     """
-    day = hours.day
     next_closed = datetime.combine(day + timedelta(days=2), time(), UTC) + CLOSED_AFTER
     return f"""
         SELECT platform, signature, count, {_hour("first_seen_at")}, {_hour("last_seen_at")}
@@ -395,9 +372,7 @@ def unknown_errors(hours: Hours) -> str:
         WHERE first_seen_at < '{day + timedelta(days=1)}Z' AND now() < '{next_closed}'"""
 
 
-# Tables whose rows do not depend on other rows of the day, so that parts of the day can be read at the same time.
-IN_PARTS = frozenset({"envelopes", "notifications", "notification_times", "attempts", "replies"})
-QUERIES: dict[str, Callable[[Hours], str]] = {
+QUERIES: dict[str, Callable[[date], str]] = {
     "envelopes": envelopes,
     "notifications": notifications,
     "actors": actors,

@@ -1,9 +1,9 @@
 """The program that spark-submit runs: it computes every report of the days of a plan.
 
-    spark-submit --py-files jobs.zip nightly.py --lake URL --plan FILE
+    spark-submit --py-files jobs.zip entry.py --lake URL --folder PATH
 
-The plan is a file on the driver's machine. The program reads the files that the plan lists below the lake, and writes
-to the plan's output folder. It uses no database.
+It reads the facts below the lake, and on the driver's machine the plan and the earlier reports in the folder of the
+run. It writes the results there, too. It uses no database, and writes nothing into the lake.
 """
 
 import argparse
@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_reports.jobs import sources, tables
-from spark_reports.jobs.plan import PROGRESS, Plan
+from spark_reports.jobs.plan import EARLIER, PLAN, PROGRESS, RESULTS, Plan
 from spark_reports.jobs.reports import (
     anomalies,
     data_quality,
@@ -28,34 +30,63 @@ from spark_reports.jobs.reports import (
     token_churn,
     token_lifetime,
 )
-from spark_reports.jobs.schemas import schema_of
-from spark_reports.jobs.session import expect_small_frames, make_session
+from spark_reports.jobs.sources import schema_of
 from spark_reports.jobs.tables import Table
 
 AT_ONCE = 2
-CHECK_TASKS = 16
+# Options of Spark on which results depend. Master, memory and logging: see spark-submit.
+OPTIONS = {
+    "spark.sql.session.timeZone": "UTC",  # days and hours are UTC everywhere
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error and not a null
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # schemas are declared
+    "spark.sql.parquet.enableVectorizedReader": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # Otherwise PySpark asks Java twice, and tries to import IPython, for every expression on a column.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.lightweightPlanChangeValidation": "false",  # after each rule of the optimizer
+}
+# Options for frames of some thousand rows, as a small server has them, and every server once its facts are counted.
+# Compiling a plan, or adapting it while it runs, takes longer than running it.
+FEW_ROWS = 200_000
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 class Nightly:
     """One run: its facts, the earlier reports, and the order in which reports are computed from each other."""
 
-    def __init__(self, spark: SparkSession, lake: str, plan: Plan) -> None:
+    def __init__(self, spark: SparkSession, lake: str, folder: Path) -> None:
         self.spark = spark
-        self.lake = lake
-        self.plan = plan
-        self.raw = {t.name: sources.read(spark, lake, plan.facts[t.name], t) for t in tables.EVENT_TABLES}
+        self.folder = folder
+        self.plan = Plan.from_json((folder / PLAN).read_text(encoding="utf-8"))
+        days = dict.fromkeys((t.name for t in tables.EVENT_TABLES), self.plan.days)
+        days[tables.UNKNOWN_ERRORS.name] = self.plan.snapshots
+        self.raw = {t.name: sources.read(spark, lake, t, days[t.name]) for t in tables.EVENT_TABLES}
         self.facts = {
             name: f.where(sources.is_within_day()) if "at" in f.columns else f for name, f in self.raw.items()
         }
+        (folder / RESULTS).mkdir()
 
     def earlier(self, report: Table) -> DataFrame:
         """Return the published rows of a report for the days before the run."""
-        return sources.read(self.spark, self.lake, self.plan.reports[report.name], report)
+        return self._frame(pq.read_table(self.folder / EARLIER / f"{report.name}.parquet"), report)
+
+    def _frame(self, rows: pa.Table, report: Table) -> DataFrame:
+        return self.spark.createDataFrame(rows, schema_of(report))
 
     def run(self) -> None:
         """Count the facts, then compute and write all reports from the counts, which are small."""
+        if sum(rows for days in self.plan.rows.values() for rows in days.values()) < FEW_ROWS:
+            self._expect_small_frames()
         self._count()
-        expect_small_frames(self.spark)
+        self._expect_small_frames()
         # Each of these reports is one task or two, so that two reports share the cores.
         with ThreadPoolExecutor(AT_ONCE) as pool:
             errors, tokens = pool.submit(self._error_rates), pool.submit(self._churn)
@@ -67,13 +98,17 @@ class Nightly:
             load.result()
             quality.result()
 
+    def _expect_small_frames(self) -> None:
+        for option, value in SMALL.items():
+            self.spark.conf.set(option, value)
+
     def _load(self) -> None:
         self.write(load_profile.transform(self.facts["actors"]), tables.LOAD_PROFILE)
         self.write(load_profile.heaviest(self.facts["actors"]), tables.HEAVY_ACTORS)
         self.write(latency.transform(self.durations), tables.LATENCY)
 
     def _count(self) -> None:
-        """Read the facts once, and keep the counts in memory."""
+        """Read the facts, and keep the counts, which are small."""
         envelopes, notifications, times, attempts, replies = (
             self.facts[name] for name in ("envelopes", "notifications", "notification_times", "attempts", "replies")
         )
@@ -90,14 +125,13 @@ class Nightly:
 
     def _kept(self, name: str, counts: DataFrame) -> DataFrame:
         started = time.monotonic()
-        kept = counts.persist()
-        kept.count()
+        rows = counts.toArrow()
         print_time(f"counts_of_{name}", started)
-        return kept
+        return self.spark.createDataFrame(rows)
 
     def _error_rates(self) -> tuple[DataFrame, DataFrame]:
         before = self.earlier(tables.ERROR_RATES)
-        rates = self.write(error_rates.transform(self.outcomes, before), tables.ERROR_RATES)
+        rates = self.written(error_rates.transform(self.outcomes, before), tables.ERROR_RATES)
         unknown, known = self.facts["unknown_errors"], self.earlier(tables.FAILURE_SIGNATURES)
         known_days = self.plan.found_days(tables.FAILURE_SIGNATURES.name)
         found = failure_signatures.transform(rates, before, unknown, known, known_days)
@@ -106,7 +140,7 @@ class Nightly:
 
     def _churn(self) -> tuple[DataFrame, DataFrame]:
         events, active = self.facts["registration_events"], self.facts["active_tokens"]
-        churn = self.write(token_churn.transform(events, active), tables.TOKEN_CHURN)
+        churn = self.written(token_churn.transform(events, active), tables.TOKEN_CHURN)
         history_from = {date.fromisoformat(day): date.fromisoformat(at) for day, at in self.plan.history_from.items()}
         survival = token_lifetime.transform(self.facts["token_spells"], history_from)
         self.write(survival, tables.TOKEN_LIFETIME)
@@ -119,40 +153,20 @@ class Nightly:
         history = data_quality.history(self.spark, self.plan.history)
         self.write(sources.union([quality, history, incomplete]), tables.DATA_QUALITY)
 
-    def write(self, frame: DataFrame, report: Table) -> DataFrame:
-        """Write one report, report the time that it took, and return a frame that reads its rows from the files.
+    def written(self, frame: DataFrame, report: Table) -> DataFrame:
+        """Write one report, and return its rows as a frame without their computation."""
+        return self._frame(self.write(frame, report), report)
 
-        There is one file per day, in the folder of the run. No reader opens it until the server has checked all of them
-        and published the days: see `spark_reports.lake`. Later frames are computed from the files, without computing
-        the report again. Raises AnalysisException when the frame lacks a column of the report.
+    def write(self, frame: DataFrame, report: Table) -> pa.Table:
+        """Write one report, report the time that it took, and return its rows.
+
+        Raises AnalysisException when the frame lacks a column of the report.
         """
         started = time.monotonic()
-        schema = schema_of(report)
-        path = f"{self.lake}/{self.plan.output}/{report.name}"
-        columns = [F.col(field.name).cast(field.dataType) for field in schema]
-        frame.select(columns).coalesce(1).write.mode("error").partitionBy("day").parquet(path)
-        written = self.spark.read.schema(schema).parquet(path).select(schema.fieldNames())
+        rows = frame.select([F.col(field.name).cast(field.dataType) for field in schema_of(report)]).toArrow()
+        pq.write_table(rows, self.folder / RESULTS / f"{report.name}.parquet")
         print_time(report.name, started)
-        return written
-
-
-def check_lake(spark: SparkSession, lake: str, plan: Plan) -> None:
-    """Have CHECK_TASKS tasks write into the lake before any work. Raises LakeNotShared if the driver misses a file.
-
-    A local master needs no check.
-    """
-    if (spark.conf.get("spark.master", "") or "").startswith("local"):
-        return
-    folder = f"{lake}/{plan.output}/check"
-    spark.range(CHECK_TASKS).repartition(CHECK_TASKS).write.parquet(folder)
-    if (found := spark.read.schema("id bigint").parquet(folder).count()) != CHECK_TASKS:
-        raise LakeNotShared(
-            f"{CHECK_TASKS - found} of {CHECK_TASKS} files that workers wrote into the lake are not here"
-        )
-
-
-class LakeNotShared(Exception):  # noqa: N818 - names a state
-    """Workers write to another place than the driver reads."""
+        return rows
 
 
 def print_time(name: str, started: float) -> None:
@@ -162,16 +176,17 @@ def print_time(name: str, started: float) -> None:
 
 
 def main() -> None:
-    """Run the plan that the command line names."""
+    """Run the plan in the folder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lake", required=True)
-    parser.add_argument("--plan", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
-    plan = Plan.from_json(Path(arguments.plan).read_text(encoding="utf-8"))
-    spark = make_session("push reports")
+    builder = SparkSession.builder.appName("push reports")
+    for option, value in OPTIONS.items():
+        builder = builder.config(option, value)
+    spark = builder.getOrCreate()
     try:
-        check_lake(spark, arguments.lake, plan)
-        Nightly(spark, arguments.lake, plan).run()
+        Nightly(spark, arguments.lake, arguments.folder).run()
     finally:
         spark.stop()
 

@@ -1,7 +1,7 @@
-"""The plan of one run: the files that it reads, verified by the server before Spark starts, and its output folder.
+"""The plan of one run: its days, and what the server knows of them. Plain Python.
 
-A plan is a JSON file on the driver's machine. Jobs read only the files that it lists. So they never count the files of
-a broken export, or of a second export of the same day. Plain Python.
+The plan is a JSON file in the folder of the run on the driver's machine. The folder also has the earlier reports, which
+the server reads from PostgreSQL, and takes the results.
 """
 
 import json
@@ -14,8 +14,7 @@ from spark_reports.jobs import tables
 
 # Prefix of the lines of progress, which the program of the jobs prints and the server reads.
 PROGRESS = "report "
-Files = Mapping[str, Sequence[str]]  # by day (ISO): paths below the lake
-
+PLAN, EARLIER, RESULTS = "plan.json", "earlier", "results"  # in the folder of a run
 # The number of days before its own that a run reads of each report, and of snapshots of counters.
 LOOK_BACK_DAYS = {
     tables.ERROR_RATES.name: tables.USUAL_DAYS,
@@ -29,22 +28,18 @@ LOOK_BACK_SNAPSHOTS = {tables.UNKNOWN_ERRORS.name: tables.USUAL_DAYS + 1}
 class Plan:
     """The plan of one run.
 
-    ``days`` are the days to compute. ``facts`` and ``reports`` list files by table and day. The facts are of those days
-    (snapshots of counters also of earlier ones), the reports of earlier days, for comparison. ``rows`` has the row
-    counts of the manifests by table and day. ``history`` has by report and day the number of earlier days that are
+    ``days`` are the days to compute. ``snapshots`` are those and the earlier days whose counters are read. ``rows`` has
+    the row counts of the days by table and day. ``history`` has by report and day the number of earlier days that are
     expected, and of those that are there. ``history_from`` has by day the first day with complete registration events.
-    ``incomplete_days`` were exported after retention had begun to remove their rows. ``output`` is the folder below the
-    lake for the results.
+    ``incomplete_days`` were exported after retention had begun to remove their rows.
     """
 
     days: Sequence[str]
-    facts: Mapping[str, Files]
-    reports: Mapping[str, Files]
+    snapshots: Sequence[str]
     rows: Mapping[str, Mapping[str, int]]
     history: Mapping[str, Mapping[str, Sequence[int]]]
     history_from: Mapping[str, str]
     incomplete_days: Sequence[str]
-    output: str
 
     @property
     def dates(self) -> list[date]:
@@ -61,3 +56,8 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         values: dict[str, Any] = json.loads(text)
         return cls(**values)
+
+
+def path_of(table: str, day: date | str) -> str:
+    """Return the path below the lake of the file of a table and day."""
+    return f"facts/{table}/day={day}/part-0.parquet"

@@ -1,4 +1,4 @@
-"""Readers of the files that a plan lists, with their declared schemas, and the check that times are plausible."""
+"""Readers of the facts, with their declared schemas, and the check that times are plausible."""
 
 import json
 from collections.abc import Sequence
@@ -6,26 +6,50 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from spark_reports.jobs.plan import Files
-from spark_reports.jobs.schemas import schema_of
-from spark_reports.jobs.tables import Table
+from spark_reports.jobs.plan import path_of
+from spark_reports.jobs.tables import Table, Type
 
+_TYPES: dict[Type, DataType] = {
+    Type.TIMESTAMP: TimestampType(),
+    Type.DATE: DateType(),
+    Type.STRING: StringType(),
+    Type.INT: IntegerType(),
+    Type.LONG: LongType(),
+    Type.DOUBLE: DoubleType(),
+    Type.BOOLEAN: BooleanType(),
+}
+DAY = StructField("day", DateType(), nullable=False)
 # A longer duration means that a clock jumped, because retention removes rows earlier.
 MAX_DURATION_US = 31 * 86_400 * 10**6
 # The clocks of two machines differ by this at most, unless one of them is wrong.
 CLOCK_NOISE_US = 5 * 10**6
 
 
-def read(spark: SparkSession, lake: str, files: Files, table: Table) -> DataFrame:
-    """Read all rows of the files of a table, also those with an implausible time. Without files there are no rows."""
-    schema = schema_of(table)
-    paths = [f"{lake}/{path}" for day in sorted(files) for path in files[day]]
-    if not paths:
-        return local_rows(spark, [], schema)
-    base, _, _ = paths[0].rpartition("/day=")
-    return spark.read.schema(schema).option("basePath", base).parquet(*paths).select(schema.fieldNames())
+def schema_of(table: Table) -> StructType:
+    """Return the Spark schema of a table: ``day``, then the table's columns in their order."""
+    fields = [StructField(c.name, _TYPES[c.type], c.is_nullable) for c in table.columns]
+    return StructType([DAY, *fields])
+
+
+def read(spark: SparkSession, lake: str, table: Table, days: Sequence[str]) -> DataFrame:
+    """Read all facts of a table on these days, also those with an implausible time."""
+    paths = [f"{lake}/{path_of(table.name, day)}" for day in days]
+    reader = spark.read.schema(schema_of(table)).option("basePath", f"{lake}/facts/{table.name}")
+    return reader.parquet(*paths).select(schema_of(table).fieldNames())
 
 
 def is_within_day() -> Column:

@@ -1,6 +1,6 @@
 """Tables of the lake: the grain of each, and every column with its meaning, type and unit.
 
-This module is the only definition. Spark's schemas (`schemas`), the export's Parquet schemas, the models of reports,
+This module is the only definition. Spark's schemas (`sources`), the export's Parquet schemas, the models of reports,
 their pages, CSV files and API, and docs/figures.md are made from it. Plain Python: the server reads it without PySpark.
 """
 
@@ -269,6 +269,20 @@ UNKNOWN_ERRORS = Table(
         required("total", Type.LONG, "how often it came so far"),
         required("first_seen_at", Type.TIMESTAMP, "when it came first, to the hour"),
         required("last_seen_at", Type.TIMESTAMP, "when it came last, to the hour"),
+    ),
+)
+DAYS = Table(
+    "days",
+    "one row per table; the day counts when the footers of all tables have this `export_id`",
+    (
+        required("table_name", Type.STRING, "of which table"),
+        required("rows", Type.LONG, "its rows"),
+        required("sha256", Type.STRING, "of its file"),
+        required("export_id", Type.STRING, "as in the footers"),
+        required("schema_version", Type.INT, "of the columns"),
+        required("key_id", Type.STRING, "of the pseudonyms: days with different keys cannot be joined"),
+        required("is_complete", Type.BOOLEAN, "false if retention had removed a part"),
+        required("events_since", Type.DATE, "first day with all registration events"),
     ),
 )
 EVENT_TABLES = (

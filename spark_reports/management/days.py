@@ -1,4 +1,4 @@
-"""Options and errors that the commands share: the days (by default the last closed one), and --replace."""
+"""Options, progress and errors of the commands: the days (by default the last closed one), and --replace."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,10 +8,12 @@ from typing import Any
 import psycopg
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
+from rich.console import Console
 
 from kit.db.clock import database_now
+from spark_reports.export.days import Progress
 from spark_reports.lake import in_one_line
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.running.runs import FAULTS, RunError
 
 
@@ -34,10 +36,14 @@ def chosen_days(options: Mapping[str, Any]) -> tuple[date, date]:
 
 
 @contextmanager
-def faults_in_one_line() -> Iterator[None]:
-    """Turn faults into CommandError. Only the kind of a database error is shown, because its text may quote a row."""
+def with_progress() -> Iterator[Progress]:
+    """Yield what shows the last line of progress, and turn faults into CommandError.
+
+    Only the kind of a database error is shown, because its text may quote a row.
+    """
     try:
-        yield
+        with Console(stderr=True).status("starting") as status:
+            yield status.update
     except (RunError, *FAULTS) as error:
         raise CommandError(in_one_line(error)) from error
     except (DatabaseError, InterfaceError, psycopg.Error) as error:

@@ -14,14 +14,20 @@ from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet
 
 from spark_reports.jobs.plan import LOOK_BACK_DAYS
 from spark_reports.models import PublishedDay, ReportRun
-from spark_reports.nights.closing import last_closed_day
 
+# Time after midnight (UTC) for transactions that began before it to commit. Then a day is closed and can be reported.
+CLOSED_AFTER = timedelta(minutes=10)
 # After a failure: 5, 10, 20 … minutes, and from then on every six hours.
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(hours=6)
 # A night without reports becomes an alarm this long after REPORTS_HOUR.
 GRACE = timedelta(hours=2)
 # The reports of a day are computed from its facts, and from those of the days before it within this time.
 LOOK_BACK = timedelta(days=max(LOOK_BACK_DAYS.values()))
+
+
+def last_closed_day(now: datetime) -> date:
+    """Return the newest closed day."""
+    return (now.astimezone(UTC) - CLOSED_AFTER).date() - timedelta(days=1)
 
 
 def next_day(now: datetime) -> date | None:

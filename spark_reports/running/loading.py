@@ -1,90 +1,87 @@
-"""Publication of a run's results in the lake and in PostgreSQL.
+"""Reports between PostgreSQL and the folder of a run: the earlier ones for Spark, and the results from it.
 
-All results are read and checked before any is published. The lake is changed first, each day at once by its manifest.
-PostgreSQL follows, in one transaction for all reports of all days. A repetition has the same result.
+All results are read and checked before any is published. PostgreSQL then takes all of them, or none.
 """
 
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F
 
+from spark_reports.export.copying import copy_rows
+from spark_reports.jobs.plan import EARLIER, LOOK_BACK_DAYS, RESULTS
 from spark_reports.jobs.tables import REPORT_TABLES, SCHEMA_VERSION, Table
-from spark_reports.lake import Kind, Lake, LakeError, Manifest, folder_of
+from spark_reports.lake import Day, LakeError, arrow_schema, file_in, fits
 from spark_reports.models import REPORTS, DataQuality, PublishedDay, ReportRun
-from spark_reports.running.lineage import code_version
+from spark_reports.running.spark import code_version
 
 CHUNK_ROWS = 50_000
+Results = Mapping[str, pa.Table]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One report of one day, checked, in the folder of the run. ``parts`` maps the path of each file to its rows."""
-
-    report: Table
-    day: date
-    parts: Mapping[str, pa.Table]
-
-    @property
-    def row_count(self) -> int:
-        return sum(rows.num_rows for rows in self.parts.values())
+# Before Spark --------------------------------------------------------------------------------------------------------
+def earlier_days(first: date, *, is_made_up: bool) -> list[date]:
+    """Return the days before ``first`` that a run may look back to: those with reports of this schema."""
+    since = first - timedelta(days=max(LOOK_BACK_DAYS.values()))
+    days = PublishedDay.objects.filter(day__gte=since, day__lt=first, is_made_up=is_made_up)
+    return list(days.filter(schema_version=SCHEMA_VERSION).order_by("day").values_list("day", flat=True))
 
 
-def read_results(lake: Lake, output: str, days: Sequence[date]) -> list[Result]:
-    """Read and check all results of a run.
-
-    Raises LakeError when a report is missing or has other columns than its table.
-    """
+def write_earlier(folder: Path, first: date, days: Sequence[date]) -> None:
+    """Write the reports of those of the days that each report looks back to."""
+    (folder / EARLIER).mkdir()
     for report in REPORT_TABLES:
-        if not lake.exists(f"{output}/{report.name}/_SUCCESS"):
-            raise LakeError(f"Spark did not finish {report.name}.")
-    return [_read(lake, output, report, day) for report in REPORT_TABLES for day in days]
+        if look_back := LOOK_BACK_DAYS.get(report.name):
+            read = ", ".join(f"'{day}'" for day in days if day >= first - timedelta(look_back))
+            query = f"SELECT {_columns(report)} FROM {_table(report)} WHERE day IN ({read or 'NULL'})"
+            schema = arrow_schema(report, day=True)
+            copy_rows(_session(), query, schema, file_in(folder / EARLIER, report))
 
 
-def _read(lake: Lake, output: str, report: Table, day: date) -> Result:
-    paths = lake.parquet_files(f"{output}/{report.name}/day={day}")
-    return Result(report, day, {path: lake.read_table(report, path) for path in paths})
+def _session() -> psycopg.Connection[Any]:
+    connection.ensure_connection()
+    session: psycopg.Connection[Any] = connection.connection
+    return session
 
 
-def publish_in_lake(
-    lake: Lake, results: Sequence[Result], facts: Mapping[date, Manifest], run_name: str, *, now: datetime
-) -> None:
-    """Publish the results as the reports of their days in the lake. ``facts`` are the manifests of the facts read."""
-    for day in sorted({result.day for result in results}):
-        files = {
-            result.report.name: [
-                _into_place(lake, result, path, f"{run_name}-{number}") for number, path in enumerate(result.parts)
-            ]
-            for result in results
-            if result.day == day
-        }
-        manifest = Manifest(
-            day.isoformat(),
-            SCHEMA_VERSION,
-            now.isoformat(),
-            key_id="",
-            facts_digest=facts[day].digest,
-            code_version=code_version(),
-            tables=files,
-        )
-        lake.publish(Kind.REPORTS, day, manifest)
+def _table(report: Table) -> str:
+    return REPORTS[report.name]._meta.db_table  # noqa: SLF001 - documented
 
 
-def _into_place(lake: Lake, result: Result, path: str, name: str) -> Any:
-    target = f"{folder_of(Kind.REPORTS, result.report, result.day)}/{name}.parquet"
-    lake.move(path, target)
-    return lake.describe(target, result.parts[path].num_rows)
+def _columns(report: Table) -> str:
+    return ", ".join(["day", *report.column_names])
 
 
-def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportRun, *, now: datetime) -> None:
+# After Spark ---------------------------------------------------------------------------------------------------------
+def read_results(folder: Path) -> dict[str, pa.Table]:
+    """Read and check all results of a run, by report.
+
+    Raises LakeError when a report is missing, has other columns than its table, or a null where none may be.
+    """
+    return {report.name: _read(file_in(folder / RESULTS, report), report) for report in REPORT_TABLES}
+
+
+def _read(path: Path, report: Table) -> pa.Table:
+    if not path.exists():
+        raise LakeError(f"Spark did not finish {report.name}.")
+    rows, schema = pq.read_table(path), arrow_schema(report, day=True)
+    if not fits(rows.schema, schema):
+        raise LakeError(f"Spark gave {report.name} other columns.")
+    for column in schema:
+        if not column.nullable and rows[column.name].null_count:
+            raise LakeError(f"{report.name}: {column.name} is null in {rows[column.name].null_count} rows.")
+    return rows.select(schema.names)
+
+
+def load(results: Results, facts: Mapping[date, Day], run: ReportRun, *, now: datetime) -> None:
     """Replace all reports of these days in PostgreSQL, in one transaction.
 
     A mail is owed for each day that had no reports of real facts, if there are recipients.
@@ -93,32 +90,30 @@ def load(results: Sequence[Result], facts: Mapping[date, Manifest], run: ReportR
     """
     days = sorted(facts)
     with transaction.atomic():
-        renewed, mailed = _renewed(days), _mailed(days)
+        former = PublishedDay.objects.filter(day__in=days, is_made_up=False).in_bulk()
         _remove(days, run)
-        session: psycopg.Connection[Any] = connection.connection
-        for result in results:
-            _copy(session, result)
-        PublishedDay.objects.bulk_create(
-            _published(
-                *(day, facts[day], run, now),
-                renewed_at=renewed.get(day, now),
-                mailed_at=mailed.get(day, now if run.is_made_up or not settings.REPORT_RECIPIENTS else None),
-            )
-            for day in days
-        )
-        run.result_count = sum(result.row_count for result in results)
+        for report in REPORT_TABLES:
+            _copy(report, results[report.name])
+        PublishedDay.objects.bulk_create(_published(facts[day], run, former.get(day), now) for day in days)
+        run.result_count = sum(rows.num_rows for rows in results.values())
         run.finding_count = DataQuality.objects.filter(day__in=days, is_ok=False).count()
 
 
-def _renewed(days: Sequence[date]) -> dict[date, datetime]:
-    """Return the ``renewed_at`` of the days whose former reports were made of the same facts."""
-    same = PublishedDay.objects.filter(day__in=days, is_made_up=False, renewed_at__lte=F("published_at"))
-    return dict(same.values_list("day", "renewed_at"))
-
-
-def _mailed(days: Sequence[date]) -> dict[date, datetime | None]:
-    """Return ``mailed_at`` of the days that have reports of real facts."""
-    return dict(PublishedDay.objects.filter(day__in=days, is_made_up=False).values_list("day", "mailed_at"))
+def _published(facts: Day, run: ReportRun, former: PublishedDay | None, now: datetime) -> PublishedDay:
+    """Return the row of a day. One that had reports of the same facts was not renewed by these."""
+    is_mailed = bool(settings.REPORT_RECIPIENTS) and not run.is_made_up
+    return PublishedDay(
+        day=facts.day,
+        run=run,
+        event_count=facts.row_count,
+        published_at=now,
+        renewed_at=former.renewed_at if former and former.renewed_at <= former.published_at else now,
+        mailed_at=former.mailed_at if former else None if is_mailed else now,
+        facts_digest=facts.digest,
+        code_version=code_version(),
+        schema_version=SCHEMA_VERSION,
+        is_made_up=run.is_made_up,
+    )
 
 
 def _remove(days: Sequence[date], run: ReportRun) -> None:
@@ -132,31 +127,15 @@ def _remove(days: Sequence[date], run: ReportRun) -> None:
     PublishedDay.objects.filter(day__in=replaced).delete()
 
 
-def _published(day: date, facts: Manifest, run: ReportRun, now: datetime, **times: datetime | None) -> PublishedDay:
-    return PublishedDay(
-        day=day,
-        run=run,
-        event_count=facts.row_count,
-        published_at=now,
-        facts_digest=facts.digest,
-        code_version=code_version(),
-        is_made_up=run.is_made_up,
-        **times,
-    )
+def _copy(report: Table, rows: pa.Table) -> None:
+    statement = f"COPY {_table(report)} ({_columns(report)}) FROM STDIN (FORMAT csv)"
+    with psycopg.Cursor(_session()) as cursor, cursor.copy(statement.encode()) as copy:
+        for chunk in _csv(rows):
+            copy.write(chunk)
 
 
-def _copy(session: psycopg.Connection[Any], result: Result) -> None:
-    table = REPORTS[result.report.name]._meta.db_table  # noqa: SLF001
-    columns = ", ".join(["day", *result.report.column_names])
-    statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT csv)"
-    for rows in result.parts.values():
-        with psycopg.Cursor(session) as cursor, cursor.copy(statement) as copy:
-            for start in range(0, rows.num_rows, CHUNK_ROWS):
-                copy.write(_csv(rows.slice(start, CHUNK_ROWS), result.day))
-
-
-def _csv(rows: pa.Table, day: date) -> bytes:
-    days = pa.array([day] * rows.num_rows, pa.date32())
-    out = io.BytesIO()
-    pcsv.write_csv(rows.add_column(0, "day", days), out, pcsv.WriteOptions(include_header=False))
-    return out.getvalue()
+def _csv(rows: pa.Table) -> Iterator[bytes]:
+    for start in range(0, rows.num_rows, CHUNK_ROWS):
+        out = io.BytesIO()
+        pcsv.write_csv(rows.slice(start, CHUNK_ROWS), out, pcsv.WriteOptions(include_header=False))
+        yield out.getvalue()

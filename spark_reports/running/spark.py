@@ -1,9 +1,10 @@
 """Spark as a process of its own: spark-submit with our jobs as a package, without our secrets in its environment.
 
-The process gets the lake and the plan. The database, keys and secrets are not passed to it. The settings of a master,
-an object store or Java come from the environment variables that PASSED_ON names, and from SPARK_CONF_DIR.
+The process gets the lake and the folder of the run. The database, keys and secrets are not passed to it. The settings
+of a master, an object store or Java come from the environment variables that PASSED_ON names, and from SPARK_CONF_DIR.
 """
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -13,7 +14,7 @@ import sys
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,10 +23,12 @@ from threading import Thread
 from time import monotonic
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 from spark_reports.jobs.plan import PROGRESS
-from spark_reports.running.lineage import PACKAGE, job_files
 from spark_reports.running.parts import missing
 
+PACKAGE = Path(__file__).parents[1]
 KILL_WITH_PARENT = str(Path(__file__).with_name("kill_with_parent.py"))
 ENTRY = "from spark_reports.jobs.nightly import main\n\nmain()\n"
 PASSED_ON = re.compile(
@@ -34,6 +37,8 @@ PASSED_ON = re.compile(
 # The number of facts from which optimised compilation pays.
 MANY_ROWS = 10_000_000
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+ARCHIVE = "spark-classes-{}.jsa"
+QUIET = "-Xlog:all=error"  # no warning for each class that cannot be archived
 # Providers of S3 keys: S3A's own, then Amazon's chain, which reads the file that AWS_SHARED_CREDENTIALS_FILE names.
 S3_KEYS = (
     "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
@@ -59,65 +64,58 @@ class SparkError(Exception):
 class Submission:
     """The arguments of one Spark process.
 
-    ``plan`` is the text of the plan. ``scratch`` is the folder for temporary files. ``rows`` is the number of facts to
-    read. ``on_line`` gets each line of progress, and an empty text every BEAT_SECONDS without one. ``classes`` is an
-    archive of Java's classes to start with, and ``new_classes`` one to write at the end.
+    ``folder`` has the plan and takes the results and all temporary files. ``rows`` is the number of facts to read.
+    ``on_line`` gets each line of progress, and an empty text every BEAT_SECONDS without one. ``classes`` is an archive
+    of Java's classes, which is written at the end if there is none.
     """
 
     master: str
     driver_memory: str
     lake: str
-    plan: str
-    scratch: Path
+    folder: Path
     rows: int
     on_line: Callable[[str], None]
     classes: Path | None = None
-    new_classes: Path | None = None
 
 
 def submit(submission: Submission) -> str:
     """Run the jobs and return the end of Spark's log. Raises SparkError."""
     log: deque[str] = deque(maxlen=LOG_LINES)
-    with (
-        _empty(submission.scratch) as folder,
-        _running(
-            _command(submission, *package(folder), _write_plan(submission)),
-            environment(submission.master, submission.rows)
-            | {"SPARK_LOCAL_DIRS": str(folder), "TMPDIR": str(folder)}
-            | _for_driver(submission)
-            | _for_remote(submission.master, folder),
-        ) as process,
-    ):
+    folder = str(submission.folder)
+    environ = environment(submission.master, submission.rows) | {"SPARK_LOCAL_DIRS": folder, "TMPDIR": folder}
+    environ |= _for_driver(submission) | _for_remote(submission)
+    with _running(_command(submission, *package(submission.folder)), environ) as process:
         code = _follow(process, submission, log)
     if code != 0:
         raise SparkError(f"Spark failed: {_killed_by(code) or _reason(log)}", "\n".join(log))
+    if submission.classes:
+        _keep_draft(submission.classes)
     return "\n".join(log)
 
 
-def scratch_in(data_dir: Path) -> Path:
-    """Return the folder for temporary files of a run, which hold pseudonyms.
-
-    It is below the first folder of SPARK_LOCAL_DIRS, or below DATA_DIR.
-    """
-    disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
-    return Path(disk or data_dir) / "report-scratch"
-
-
-def remove_scratch(folder: Path) -> None:
-    """Remove the temporary files of a run. The next run does so for a killed one."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-
-
 @contextmanager
-def _empty(folder: Path) -> Iterator[Path]:
-    """Make the folder empty and readable for this account only, and remove it afterwards."""
-    remove_scratch(folder)
+def empty(folder: Path) -> Iterator[Path]:
+    """Make the folder empty and readable for this account only, and remove it afterwards.
+
+    A killed run leaves it to the next one.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def job_files() -> list[Path]:
+    """Return the files that Spark runs."""
+    return [PACKAGE / "__init__.py", *sorted((PACKAGE / "jobs").rglob("*.py"))]
+
+
+def code_version() -> str:
+    """Return the version of the server and a digest of the jobs. Equal digests mean equal computations."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in job_files())).hexdigest()
+    return f"{settings.VERSION} {digest[:12]}"
 
 
 def package(folder: Path) -> tuple[Path, Path]:
@@ -130,16 +128,6 @@ def package(folder: Path) -> tuple[Path, Path]:
     return archive, entry
 
 
-def _write_plan(submission: Submission) -> Path:
-    """Write the plan to a local file for the driver, which runs on this machine.
-
-    Reading it from the lake would take a Spark job.
-    """
-    plan = submission.scratch / "plan.json"
-    plan.write_text(submission.plan, encoding="utf-8")
-    return plan
-
-
 def spark_home() -> Path:
     """Return the folder of Spark. Raises SparkError when something that Spark needs is not installed."""
     found = importlib.util.find_spec("pyspark")
@@ -148,9 +136,25 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> list[str]:
+def archive_of(jars: Path, folder: Path) -> Path | None:
+    """Return the path of the archive of Java's classes (CDS) for this Java and these JARs, whether it exists or not.
+
+    Java starts faster with it, because it reads and verifies ten thousand classes less. It ignores one that does not
+    fit. Return None without a Java, or if SPARK_CONF_DIR puts a folder before the JARs, because Java takes an archive
+    for JARs only.
+    """
+    home, java = os.environ.get("JAVA_HOME"), shutil.which("java")
+    java = str(Path(home, "bin", "java")) if home else java
+    if os.environ.get("SPARK_CONF_DIR") or java is None:
+        return None
+    parts = [Path(java).resolve(), *sorted(jars.glob("*.jar"))]
+    fingerprint = "\n".join(f"{part} {part.stat().st_mtime_ns} {part.stat().st_size}" for part in parts)
+    return folder / ARCHIVE.format(hashlib.sha256(fingerprint.encode()).hexdigest()[:16])
+
+
+def _command(submission: Submission, archive: Path, entry: Path) -> list[str]:
     guarded = [sys.executable, "-I", KILL_WITH_PARENT]
-    arguments = [str(entry), "--lake", submission.lake, "--plan", str(plan)]
+    arguments = [str(entry), "--lake", submission.lake, "--folder", str(submission.folder)]
     if is_remote(submission.master):
         return [*guarded, sys.executable, *arguments]
     return [
@@ -158,8 +162,7 @@ def _command(submission: Submission, archive: Path, entry: Path, plan: Path) -> 
         *[str(spark_home() / "bin" / "spark-submit"), "--master", submission.master],
         *["--driver-memory", submission.driver_memory, "--py-files", str(archive)],
         *["--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN"],
-        # Files of Spark are readable for its account only.
-        *["--conf", "spark.hadoop.fs.permissions.umask-mode=077", "--conf", "spark.ui.showConsoleProgress=false"],
+        *["--conf", "spark.ui.showConsoleProgress=false"],
         *_for_one_machine(submission),
         *_for_s3(submission.lake),
         *arguments,
@@ -197,9 +200,10 @@ def s3_connector() -> str:
     return f"org.apache.hadoop:hadoop-aws:{client.stem.removeprefix('hadoop-client-api-')}"
 
 
-def _for_remote(master: str, folder: Path) -> dict[str, str]:
+def _for_remote(submission: Submission) -> dict[str, str]:
     """Return the environment of a client of Spark Connect: the server's address, and our jobs on the path."""
-    return {"SPARK_REMOTE": master, "PYTHONPATH": str(folder / "jobs.zip")} if is_remote(master) else {}
+    jobs = str(submission.folder / "jobs.zip")
+    return {"SPARK_REMOTE": submission.master, "PYTHONPATH": jobs} if is_remote(submission.master) else {}
 
 
 def is_here(master: str) -> bool:
@@ -209,11 +213,10 @@ def is_here(master: str) -> bool:
 def _for_one_machine(submission: Submission) -> Iterable[str]:
     """Return the options for a master on this machine.
 
-    The driver is on localhost, and a shuffle has eight partitions. Hadoop buffers uploads in the scratch folder, which
-    only this machine has.
+    The driver is on localhost, and a shuffle has eight partitions.
     """
     options = ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.shuffle.partitions=8"]
-    options.append(f"spark.hadoop.hadoop.tmp.dir={submission.scratch}")
+    options.append(f"spark.hadoop.hadoop.tmp.dir={submission.folder}")
     return (part for option in options for part in ("--conf", option)) if is_here(submission.master) else ()
 
 
@@ -236,12 +239,38 @@ def _for_driver(submission: Submission) -> dict[str, str]:
 
     The heap has its full size from the start. A growing heap would cost a hundred garbage collections.
     """
-    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m", f'"-Djava.io.tmpdir={submission.scratch}"']
-    if submission.new_classes:
-        options.append(f'"-XX:ArchiveClassesAtExit={submission.new_classes}"')
-    elif submission.classes and submission.classes.exists():
-        options += [f'"-XX:SharedArchiveFile={submission.classes}"', "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    options = [f"-Xms{submission.driver_memory}", "-XX:MetaspaceSize=192m", f'"-Djava.io.tmpdir={submission.folder}"']
+    if submission.classes:
+        options += _with_archive(submission.classes, submission.rows)
     return {"SPARK_SUBMIT_OPTS": " ".join(options)} if is_here(submission.master) else {}
+
+
+def _with_archive(archive: Path, rows: int) -> list[str]:
+    """Return the options to start with the archive of classes, or to write a draft of it at the end of a short run.
+
+    A draft that exists was left by a run that was killed, maybe for want of memory, so this one writes none.
+    """
+    draft = _draft(archive)
+    if archive.exists():
+        return [f'"-XX:SharedArchiveFile={archive}"', QUIET]
+    if draft.exists():
+        draft.unlink()
+    elif rows < MANY_ROWS:
+        draft.touch()
+        return [f'"-XX:ArchiveClassesAtExit={draft}"', QUIET]
+    return []
+
+
+def _draft(archive: Path) -> Path:
+    return archive.with_suffix(".draft")
+
+
+def _keep_draft(archive: Path) -> None:
+    """Replace the archive and all older ones by the draft that a run has written."""
+    if (draft := _draft(archive)).exists() and draft.stat().st_size:
+        for old in archive.parent.glob(ARCHIVE.format("*")):
+            old.unlink()
+        draft.replace(archive)
 
 
 @contextmanager

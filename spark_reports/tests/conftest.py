@@ -3,13 +3,16 @@
 import os
 import shutil
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
 
-from spark_reports.nights import closing
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.export.days import export_day
+from spark_reports.lake import Day, Lake
+from spark_reports.nights import nights
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.tests.cluster import QUICK_JAVA, Cluster, write_quick_conf
 
 NO_JAVA = "there is no Java: `make test` installs it as root, or names its package"
@@ -25,12 +28,20 @@ def _forgotten():
 @pytest.fixture
 def closed_at_midnight(monkeypatch):
     """Close a day at midnight. Otherwise tests with the real clock would fail in the minutes after midnight."""
-    monkeypatch.setattr(closing, "CLOSED_AFTER", timedelta(0))
+    monkeypatch.setattr(nights, "CLOSED_AFTER", timedelta(0))
 
 
 @pytest.fixture
 def day():
     return last_closed_day(timezone.now())
+
+
+@pytest.fixture
+def export(lake_url, day):
+    def run(**options: Any) -> Day:
+        return export_day(day, Lake(lake_url), now=timezone.now(), **options)
+
+    return run
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def java(require_or_skip):
 def spark(java, tmp_path_factory):
     from pyspark.sql import SparkSession
 
-    from spark_reports.jobs.session import OPTIONS
+    from spark_reports.jobs.nightly import OPTIONS
 
     folder = tmp_path_factory.mktemp("spark")
     options = OPTIONS | {

@@ -1,22 +1,16 @@
 import hashlib
 import hmac
-import io
-import json
 import secrets
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from django.conf import settings as django_settings
@@ -33,16 +27,16 @@ from notifications.reports import Decided, pack
 from pushserver.console.xmpp.api import command as xmpp_command
 from registrations.encryption import Purpose, keyring
 from registrations.models import RegistrationEvent
-from spark_reports.export import copying, sessions
-from spark_reports.export.copying import is_topic, is_word
+from spark_reports.export import copying
+from spark_reports.export.copying import copy_rows, is_topic, is_word
 from spark_reports.export.days import ExportError, closed_days, export_day
-from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, key_for
-from spark_reports.export.queries import QUERIES, Hours
-from spark_reports.jobs.tables import ACTORS, CROWD, EVENT_TABLES, HEAVIEST
-from spark_reports.lake import Kind, Lake, LakeError, Manifest, arrow_schema, folder_of
+from spark_reports.export.pseudonyms import Period, PseudonymKey, Subject, destroy_seeds, key_for
+from spark_reports.export.queries import QUERIES
+from spark_reports.jobs.plan import path_of
+from spark_reports.jobs.tables import ACTORS, CROWD, DAYS, EVENT_TABLES, HEAVIEST
+from spark_reports.lake import Day, Lake, arrow_schema
 from spark_reports.models import PseudonymSeed
-from spark_reports.nights.closing import last_closed_day
-from spark_reports.nights.seeds import destroy_seeds
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.tests.history import History, midnight
 from tests.rig.conversation import OUTSIDER, push, registration, request, say
 from tests.rig.delivering import Process
@@ -65,21 +59,12 @@ from waku_bridge.query_topics import canary_identities
 
 Kinds = RegistrationEvent.Kind
 SECRET = bytes(range(32))
-Export = Callable[..., Manifest]
 
 
-@pytest.fixture
-def export(lake_url, day):
-    def run(**options: Any) -> Manifest:
-        return export_day(day, Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
-
-    return run
-
-
-def rows_of(lake_url: str, manifest: Manifest, table: str, *columns: str) -> list[Any]:
+def rows_of(lake_url: str, exported: Day, table: str, *columns: str) -> list[Any]:
     """Return the rows of a table: those columns, or dictionaries of all."""
-    [file] = manifest.tables[table]
-    rows = pq.read_table(f"{lake_url}/{file.path}", partitioning=None).to_pylist()
+    rows = pq.read_table(f"{lake_url}/{path_of(table, exported.day)}", partitioning=None).to_pylist()
+    assert len(rows) == exported.rows[table]
     return [tuple(row[name] for name in columns) for row in rows] if columns else rows
 
 
@@ -117,11 +102,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_files_have_the_documented_columns(lake_url, day, export):
     History(seed=1).add_day(day, events=20, requests=20)
-    manifest = export()
+    export()
 
-    for table in EVENT_TABLES:
-        [file] = manifest.tables[table.name]
-        assert pq.read_schema(f"{lake_url}/{file.path}").equals(arrow_schema(table)), table.name
+    for table in (*EVENT_TABLES, DAYS):
+        assert pq.read_schema(f"{lake_url}/{path_of(table.name, day)}").equals(arrow_schema(table)), table.name
 
 
 def test_nothing_in_the_lake_identifies_anybody(lake_url, day, export):
@@ -131,10 +115,11 @@ def test_nothing_in_the_lake_identifies_anybody(lake_url, day, export):
     make_event(app_topic=secret_topic, token_type=1, at=midnight(day))
     make_envelope(at=midnight(day), reason="f00dfeed" * 4)
     history.add_day(day)
-    files = [file for files in export().tables.values() for file in files]
+    export()
 
-    written = b"".join(path.read_bytes() for path in files_in(lake_url))
-    columns = [pq.read_table(f"{lake_url}/{file.path}", partitioning=None) for file in files]
+    files = [path for path in Path(lake_url).rglob("*") if path.is_file()]
+    written = b"".join(path.read_bytes() for path in files)
+    columns = [pq.read_table(path, partitioning=None) for path in files]
     written += repr([rows.to_pylist() for rows in columns]).encode()  # values that compression hides
     for secret in {*history.secrets, b"deadbeef" * 4, b"f00dfeed" * 4}:
         digits = secret.hex()
@@ -149,31 +134,31 @@ def test_a_pseudonym_is_64_bits_of_an_hmac_under_the_key_of_its_period(lake_url,
     for sender, recipient in zip(senders, recipients, strict=True):
         request = make_answered_request(at=midnight(day), sender_digest=sender)
         make_notification(request=request, at=midnight(day), public_key_hash=recipient)
-    manifest = export()
+    exported = export()
 
     secret, seed = settings.FIELD_ENCRYPTION_KEYS[0], bytes(PseudonymSeed.objects.get().seed)
     key = hmac.digest(secret, f"report pseudonyms {day:%Y-%m}".encode() + b"\0" + seed, "sha256")
-    rows = rows_of(lake_url, manifest, "actors")
+    rows = rows_of(lake_url, exported, "actors")
     for role, values in (("sender", senders), ("recipient", recipients)):
         expected = {hmac.digest(key, role.encode() + b"\0" + value, "sha256")[:8] for value in values}
         assert {row["actor"] for row in rows if row["role"] == role} == {
             int.from_bytes(pseudonym, signed=True) for pseudonym in expected
         }
-    assert manifest.key_id == key_for(day, secret, seed, Period.MONTH).id
+    assert exported.key_id == key_for(day, secret, seed, Period.MONTH).id
 
 
-def test_every_session_has_the_timeouts_of_reports(monkeypatch, export):
+def test_the_session_has_the_timeouts_of_reports(monkeypatch, export):
     """The timeout of a worker's statement is 20 s, and reading a history takes longer."""
     seen: list[tuple[str, float | None]] = []
 
     def copy(session: Any, *args: Any) -> Any:
-        seen.append((sessions._value(session, "SHOW statement_timeout"), session.timeout_seconds))
-        return copying.copy_table(session, *args)
+        with psycopg.Cursor(session) as cursor:
+            seen.append((cursor.execute("SHOW statement_timeout").fetchone()[0], session.timeout_seconds))
+        return copy_rows(session, *args)
 
-    monkeypatch.setattr(sessions, "copy_table", copy)
+    monkeypatch.setattr("spark_reports.export.days.copy_rows", copy)
     export()
-    assert len(seen) >= len(EVENT_TABLES)  # a table of which PostgreSQL expects many rows is read in parts
-    assert set(seen) == {("4h", REPORTS.answer_seconds)}
+    assert seen == [("4h", REPORTS.answer_seconds)] * len(EVENT_TABLES)
 
 
 def test_a_notification_decided_at_once_is_exported_from_its_request(lake_url, day, export):
@@ -189,8 +174,8 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(lake_url, d
     canary = make_canary_envelope(at=midnight(day))
     make_answered_request(**answered, decided=pack(decided), source_key=canary.hash)
 
-    manifest = export()
-    rows = rows_of(lake_url, manifest, "notifications", "platform", "bridge", "state", "report")
+    exported = export()
+    rows = rows_of(lake_url, exported, "notifications", "platform", "bridge", "state", "report")
     assert sorted(row for row in rows if row[2] != "delivered") == [
         ("none", "waku", "duplicate", "success"),
         ("none", "waku", "refused", "wrong_token"),
@@ -198,11 +183,11 @@ def test_a_notification_decided_at_once_is_exported_from_its_request(lake_url, d
     ]
     assert len(rows) == 4
     columns = ("role", "rank", "actors", "notifications", "refused")
-    assert sorted(rows_of(lake_url, manifest, "actors", *columns)) == [
+    assert sorted(rows_of(lake_url, exported, "actors", *columns)) == [
         ("recipient", 1, 1, 1, 0),
         ("sender", 1, 1, 4, 1),
     ]
-    times = rows_of(lake_url, manifest, "notification_times", "delivered_us", "answered_us")
+    times = rows_of(lake_url, exported, "notification_times", "delivered_us", "answered_us")
     assert sorted(times, key=repr) == [(None, 1_000_000), (None, None)]  # the answer of a request is measured once
 
 
@@ -220,10 +205,10 @@ def test_a_night_that_was_missed_ten_days_ago_has_all_requests_that_notified_nob
 
     call_command("export_events", "--from", str(missed), "--to", str(missed + timedelta(days=1)))
     for each in (missed, missed + timedelta(days=1)):
-        manifest = Lake(lake_url).manifest(Kind.FACTS, each)
-        assert manifest is not None
-        assert manifest.is_complete
-        rows = rows_of(lake_url, manifest, "notifications", "bridge", "state", "report")
+        exported = Lake(lake_url).day(each)
+        assert exported is not None
+        assert exported.is_complete
+        rows = rows_of(lake_url, exported, "notifications", "bridge", "state", "report")
         assert Counter(rows) == {("waku", "refused", "not_registered"): 4, ("waku", "refused", "wrong_token"): 2}
 
 
@@ -239,10 +224,10 @@ def test_the_history_of_an_xmpp_device_is_exported_like_that_of_an_installation(
         (5, "unregister-push-apns", {"device-id": "left"}),
     ]:
         xmpp_command(command, "juliet@example.org", fields, now=midnight(day) + timedelta(hours=hour))
-    manifest = export()
+    exported = export()
 
     columns = ("kind", "app_topic", "is_first", "was_active", "is_active", "bridge")
-    events = sorted(rows_of(lake_url, manifest, "registration_events"), key=lambda row: row["at"])
+    events = sorted(rows_of(lake_url, exported, "registration_events"), key=lambda row: row["at"])
     assert [row["at"].hour for row in events] == [1, 2, 4, 5], "a refresh of the same day says nothing"
     assert [tuple(row[c] for c in columns) for row in events] == [
         ("registered", "org.example.chat", True, False, True, "xmpp"),
@@ -250,7 +235,7 @@ def test_the_history_of_an_xmpp_device_is_exported_like_that_of_an_installation(
         ("token_changed", "org.example.chat", False, True, True, "xmpp"),
         ("unregistered", "org.example.chat", False, True, False, "xmpp"),
     ]
-    [stock] = rows_of(lake_url, manifest, "active_tokens")
+    [stock] = rows_of(lake_url, exported, "active_tokens")
     assert tuple(stock.values()) == ("ios", "org.example.chat", "xmpp", 0, 1)
 
 
@@ -263,45 +248,41 @@ def test_pushes_of_xmpp_have_recipients_of_their_own_and_only_the_wait_for_the_f
         notification = make_notification(request=request, at=at, **push, **ended)
         late = {"started_at": at + timedelta(seconds=5), "latency_ms": 7, "waited_ms": 9, "outcome": "delivered"}
         make_attempt(notification, **late)
-    manifest = export()
+    exported = export()
 
-    assert rows_of(lake_url, manifest, "notifications", "bridge") == [("xmpp",)] * 3
-    assert rows_of(lake_url, manifest, "attempts", "bridge", "latency_us", "queued_us") == [("xmpp", 7000, 9000)] * 3
-    pushes = rows_of(lake_url, manifest, "actors", "role", "notifications")
+    assert rows_of(lake_url, exported, "notifications", "bridge") == [("xmpp",)] * 3
+    assert rows_of(lake_url, exported, "attempts", "bridge", "latency_us", "queued_us") == [("xmpp", 7000, 9000)] * 3
+    pushes = rows_of(lake_url, exported, "actors", "role", "notifications")
     assert sorted(pushes)[:2] == [("recipient", 1), ("recipient", 2)]
-    assert manifest.rows["notification_times"] == 0
+    assert exported.rows["notification_times"] == 0
 
 
 def test_app_topics_that_clients_make_up_do_not_multiply_the_rows(lake_url, day, export):
     make_channel((1, "im.status.app"))
     for topic in ("im.status.app", *(f"im.made.up-{n}" for n in range(5))):
         make_event(token_type=1, app_topic=topic, at=midnight(day))
-    manifest = export()
+    exported = export()
 
     for table, expected in (("registration_events", 6), ("active_tokens", 2)):
-        topics = rows_of(lake_url, manifest, table, "app_topic")
+        topics = rows_of(lake_url, exported, table, "app_topic")
         assert (len(topics), set(topics)) == (expected, {("im.status.app",), ("(other)",)}), table
 
 
 def test_an_outcome_that_is_not_known_yet_is_null_or_open(lake_url, day, export):
     notification = make_notification(at=midnight(day))
     make_attempt(notification, started_at=midnight(day) + timedelta(milliseconds=40))
-    manifest = export()
+    exported = export()
 
     columns = ("outcome", "latency_us", "queued_us", "code")
-    assert rows_of(lake_url, manifest, "attempts", *columns) == [("open", None, None, "")]
-    assert rows_of(lake_url, manifest, "notifications", "platform") == [("none",)]
-    assert manifest.rows["notification_times"] == 0
+    assert rows_of(lake_url, exported, "attempts", *columns) == [("open", None, None, "")]
+    assert rows_of(lake_url, exported, "notifications", "platform") == [("none",)]
+    assert exported.rows["notification_times"] == 0
 
 
-def test_counters_of_texts_are_exported_as_they_are_and_not_for_a_day_that_is_exported_late(
-    lake_url, day, export, monkeypatch
-):
-    for name in ("CHUNK_SIZE", "FULL_FILE"):
-        monkeypatch.setattr(copying, name, 1)  # no empty file follows one that is full with the last row
+def test_counters_of_texts_are_exported_as_they_are_and_not_for_a_day_that_is_exported_late(lake_url, day, export):
     signature = 'a "quoted", <n>\nbroken ‽ line'
     make_unknown_error(signature=signature, first_seen_at=midnight(day) - timedelta(days=9))
-    late = export_day(day - timedelta(days=1), Lake(lake_url), now=timezone.now(), on_rows=lambda _table, _rows: None)
+    late = export_day(day - timedelta(days=1), Lake(lake_url), now=timezone.now())
 
     assert late.rows["unknown_errors"] == 0
     assert rows_of(lake_url, export(), "unknown_errors", "signature") == [(signature,)]
@@ -335,8 +316,9 @@ def test_nothing_of_a_canary_is_exported(day, export, former_key, canary):
     assert set(export().rows.values()) == {0}
 
 
-def test_exporting_again_changes_nothing_without_replace(lake_url, day, export):
-    """Only the day itself is exported."""
+def test_exporting_again_changes_nothing_without_replace(lake_url, day, export, monkeypatch):
+    """Only the day itself is exported, also in chunks of a row."""
+    monkeypatch.setattr(copying, "CHUNK_SIZE", 1)
     for at in (midnight(day) - timedelta(microseconds=1), midnight(day), midnight(day) + timedelta(days=1)):
         make_envelope(at=at)
     first = export()
@@ -345,102 +327,37 @@ def test_exporting_again_changes_nothing_without_replace(lake_url, day, export):
 
     assert export() == first
     assert export(replace=True).rows["envelopes"] == 2
-    assert len(Lake(lake_url).parquet_files(folder_of(Kind.FACTS, EVENT_TABLES[0], day))) == 1
+    assert len(rows_of(lake_url, Lake(lake_url).day(day), "envelopes")) == 2
 
 
-def test_a_broken_or_killed_export_leaves_the_day_as_it_was_and_the_next_removes_its_files(
-    lake_url, day, export, monkeypatch
-):
-    first, lake = export(), Lake(lake_url)
-    with monkeypatch.context() as broken:
-        broken.setitem(QUERIES, "replies", lambda _day: "SELECT 1/0")
-        with pytest.raises(Exception, match="division by zero"):
-            export(replace=True)
-    assert lake.manifest(Kind.FACTS, day) == first
-    lake.verify(Kind.FACTS, day, first)
-    assert len(files_in(lake_url)) == len(EVENT_TABLES) + 1
-
-    for name in ("dead.parquet", ".dead.parquet.incoming"):
-        with lake.writing(f"{folder_of(Kind.FACTS, EVENT_TABLES[0], day)}/{name}") as out:
-            out.write(b"half a file")
-    export(replace=True)
-    assert len(files_in(lake_url)) == len(EVENT_TABLES) + 1
+@pytest.mark.parametrize("error", ["1/0", "pg_terminate_backend(pg_backend_pid())"])
+def test_an_export_that_fails_leaves_the_day_as_it_was_and_no_file(lake_url, day, export, monkeypatch, error):
+    first = export()
+    monkeypatch.setitem(QUERIES, "replies", lambda _day: f"SELECT {error}")
+    with pytest.raises(psycopg.Error):
+        export(replace=True)
+    connection.close()
+    assert Lake(lake_url).day(day) == first
+    assert not Path(lake_url, "incoming").exists()
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------
-def test_the_parts_of_a_day_cover_the_whole_day():
-    hours = Hours(date(2026, 11, 20))
-    for number in (1, 2, 5, 24, 100):
-        parts = hours.parts(number)
-        assert len(parts) == min(number, 24)
-        assert (parts[0].start_at, parts[-1].end_at) == (hours.start_at, hours.end_at)
-        assert all(one.end_at == other.start_at for one, other in pairwise(parts))
-
-
-def test_large_tables_are_read_in_parts_into_files_of_bounded_size(lake_url, day, export, monkeypatch):
-    """Each row arrives once, for any division into parts, and small files are merged."""
-    History(seed=4).add_day(day, events=60, requests=60)
-    whole = all_in_order(lake_url, export())
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
-    monkeypatch.setattr(sessions, "ROWS_PER_PART", 10)
-    merged = export(replace=True)
-    assert all_in_order(lake_url, merged) == whole
-    Lake(lake_url).verify(Kind.FACTS, day, merged)
-    assert {len(files) for files in merged.tables.values()} == {1}
-    assert len(list(Path(lake_url).glob(f"facts/*/day={day}/*"))) == len(EVENT_TABLES)
-
-    monkeypatch.setattr(sessions, "SESSIONS", 3)
-    for name, size in (("CHUNK_SIZE", 200), ("FULL_FILE", 3000), ("SMALL_FILE", 0)):
-        monkeypatch.setattr(copying, name, size)
-    parts = export(replace=True)
-    assert len(parts.tables["attempts"]) > 6 > len(parts.tables["registration_events"]) > 1
-    assert all_in_order(lake_url, parts) == whole
-    largest = max(file.size_bytes for files in parts.tables.values() for file in files)
-    assert largest < 3000 + 9000  # data, and the footer
-    Lake(lake_url).verify(Kind.FACTS, day, parts)
-
-
-def all_in_order(lake_url: str, manifest: Manifest) -> dict[str, list[str]]:
-    """Return the rows of each table as text, sorted."""
-    rows = {}
-    for name, files in manifest.tables.items():
-        parts = [pq.read_table(f"{lake_url}/{file.path}", partitioning=None) for file in files]
-        rows[name] = sorted(map(str, pa.concat_tables(parts).to_pylist()))
-    return rows
-
-
-def test_all_sessions_of_an_export_see_one_moment(day, export, monkeypatch):
+def test_all_tables_of_an_export_are_of_one_moment(day, export, monkeypatch):
     """Rows that are committed after the beginning of the export are in none of its tables."""
 
     def add_envelope() -> None:
         with closing(connection):
             make_envelope(at=midnight(day))
 
-    def parts(session: Any, of_day: date) -> Any:
-        found = begun(session, of_day)
+    def late(of_day: date) -> str:
         with ThreadPoolExecutor(1) as elsewhere:
             elsewhere.submit(add_envelope).result()
-        return found
+        return select(of_day)
 
     make_envelope(at=midnight(day))
-    begun = sessions._parts
-    monkeypatch.setattr(sessions, "_parts", parts)
+    select = QUERIES["envelopes"]
+    monkeypatch.setitem(QUERIES, "envelopes", late)
     assert export().rows["envelopes"] == 1
     assert export(replace=True).rows["envelopes"] == 2
-
-
-def test_a_part_that_fails_ends_the_others_and_leaves_no_file(lake_url, day, export, monkeypatch):
-    make_envelope(at=midnight(day))
-    monkeypatch.setattr(sessions, "SESSIONS", 3)
-    monkeypatch.setitem(QUERIES, "replies", lambda _hours: "SELECT 1 / (random() * 0)::int FROM pg_sleep(0.5)")
-    monkeypatch.setitem(QUERIES, "attempts", lambda _hours: "SELECT pg_sleep(60)")
-    started = time.monotonic()
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        export()
-
-    assert time.monotonic() - started < 20
-    assert files_in(lake_url) == []
 
 
 # Times and durations --------------------------------------------------------------------------------------------------
@@ -465,12 +382,12 @@ def test_the_time_of_a_push_does_not_lead_to_its_pseudonym(lake_url, day, export
         make_reply(envelope_hash=make_envelope(at=at).hash, at=at)
         make_event(at=at)
     make_unknown_error(first_seen_at=moments[0], last_seen_at=moments[1])
-    manifest = export()
+    exported = export()
 
     assert [table.name for table in EVENT_TABLES if {"actor", *Subject} & {*table.column_names}] == ["actors"]
     assert not {"at", "platform", "app_topic", "bridge", "type"} & {*ACTORS.column_names}
     for table in EVENT_TABLES:
-        rows = rows_of(lake_url, manifest, table.name)
+        rows = rows_of(lake_url, exported, table.name)
         times = [value for row in rows for value in row.values() if isinstance(value, datetime)]
         assert {(at.second, at.microsecond) for at in times} <= {(0, 0)}, table.name
 
@@ -541,78 +458,6 @@ def test_a_period_ends_with_its_last_day():
         assert Period(period).last_day(date(2026, 11, 20)) == date(2026, month, number)
 
 
-@dataclass
-class FullDisk(io.BytesIO):
-    """A file that accepts some bytes and then reports a full disk, once the reader is as far ahead as it can be."""
-
-    capacity: int
-    read: list[bytes]
-
-    def write(self, data: Any) -> int:
-        if self.tell() >= self.capacity:
-            while len(self.read) <= copying.CHUNKS_AHEAD:
-                time.sleep(0.01)
-            raise OSError(28, "No space left on device")
-        return super().write(data)
-
-
-@dataclass
-class Disk:
-    """A file system whose new files of envelopes are made by ``opened``."""
-
-    files: Any
-    opened: Callable[[], Any]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
-
-    def open_output_stream(self, path: str) -> Any:
-        if "table=envelopes" not in path:
-            return self.files.open_output_stream(path)
-        Path(path).touch()
-        return self.opened()
-
-
-@pytest.mark.parametrize("capacity", [0, len("PAR1")])
-def test_a_full_disk_ends_the_export_before_the_whole_table_is_read(lake_url, day, monkeypatch, capacity):
-    chunks: list[bytes] = []
-
-    def reading(session: Any, query: str) -> Iterator[bytes]:
-        for chunk in read(session, query):
-            if "FROM waku_bridge_inboundenvelope WHERE" in query:
-                chunks.append(chunk)
-            yield chunk
-
-    read = copying._read
-    monkeypatch.setattr(copying, "_read", reading)
-    monkeypatch.setattr(copying, "CHUNK_SIZE", 1)
-    lake = Lake(lake_url)
-    lake._files = Disk(lake._files, lambda: FullDisk(capacity, chunks))  # type: ignore[assignment]
-    for _ in range(50):
-        make_envelope(at=midnight(day))
-    with pytest.raises(LakeError, match=r"The lake failed: facts/table=envelopes/.*: .*No space left"):
-        export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
-
-    assert len(chunks) <= copying.CHUNKS_AHEAD + 3
-    assert files_in(lake_url) == []
-
-
-def files_in(lake_url: str) -> list[Path]:
-    return [path for path in Path(lake_url).rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_day_that_retention_has_begun_to_remove_is_marked_and_never_replaced(lake_url, is_damaged):
-    day, lake = last_closed_day(timezone.now()) - timedelta(days=10), Lake(lake_url)
-    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
-    if is_damaged:
-        cut_manifest(lake_url, day)
-
-    assert not manifest.is_complete
-    with pytest.raises(ExportError, match="no longer in the database"):
-        export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None, replace=True)
-
-
 def test_the_key_never_stands_in_a_statement_or_a_parameter(day, export, settings, monkeypatch):
     """Both may appear in the database's log.
 
@@ -653,59 +498,11 @@ def texts_in(value: Any) -> Iterator[bytes]:
             yield from texts_in(each)
 
 
-# A broken lake --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (Path.unlink, "is missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is cut off"),
-        (lambda path: path.write_bytes(path.read_bytes()[::-1]), "was altered"),
-    ],
-)
-def test_broken_files_are_named_with_what_to_do(lake_url, day, export, damage, words):
-    make_envelope(at=midnight(day))
-    manifest = export()
-    damage(Path(lake_url) / manifest.tables["envelopes"][0].path)
-    with pytest.raises(LakeError, match=f"{words}.*export_events --day {day} --replace"):
-        Lake(lake_url).verify(Kind.FACTS, day, manifest)
-
-
-@pytest.mark.parametrize("tables", [[], {"envelopes": 7}, {"envelopes": [7]}, {"envelopes": [{}]}, None, "cut"])
-def test_a_manifest_of_another_shape_is_named_and_repaired_by_the_named_command(lake_url, day, export, tables):
-    export()
-    path = Path(lake_url) / "manifests" / "facts" / f"{day}.json"
-    if tables == "cut":
-        cut_manifest(lake_url, day)
-    else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"tables": tables}))
-    with pytest.raises(LakeError, match=f"is no manifest.*export_events --day {day} --replace"):
-        export()
-
-    assert export(replace=True) == Lake(lake_url).manifest(Kind.FACTS, day)
-
-
-def test_a_file_of_garbage_is_named_with_what_to_do(lake_url, day, export):
-    """The size and the digest of the file match the manifest, as if somebody had written both."""
-    lake, manifest = Lake(lake_url), export()
-    path = manifest.tables["envelopes"][0].path
-    (Path(lake_url) / path).write_bytes(b"garbage")
-    forged = replace(manifest, tables=dict(manifest.tables) | {"envelopes": [lake.describe(path, 0)]})
-    with pytest.raises(LakeError, match=f"no readable Parquet file.*export_events --day {day} --replace"):
-        lake.verify(Kind.FACTS, day, forged)
-
-
-def cut_manifest(lake_url: str, day: date) -> None:
-    path = Path(lake_url) / "manifests" / "facts" / f"{day}.json"
-    path.write_bytes(path.read_bytes()[:50])
-
-
 def test_a_lake_that_cannot_be_opened_is_named_and_a_day_that_it_does_not_keep_is_not_exported(lake_url, settings):
     """Its reports, from the time when its rows existed, would be replaced by empty ones."""
     now = timezone.now()
     with pytest.raises(ExportError, match="older than EVENT_RETENTION_DAYS"):
-        export_day(now.date() - timedelta(days=400), Lake(lake_url), now=now, on_rows=lambda _table, _rows: None)
+        export_day(now.date() - timedelta(days=400), Lake(lake_url), now=now)
     settings.REPORTS_LAKE = "nonsense://bucket"
     with pytest.raises(CommandError, match="REPORTS_LAKE cannot be opened"):
         call_command("export_events")

@@ -19,8 +19,7 @@ from registrations.models import RegistrationEvent
 from spark_reports.export import queries
 from spark_reports.export.days import export_day
 from spark_reports.jobs.nightly import Nightly
-from spark_reports.jobs.plan import Plan
-from spark_reports.lake import Lake, Manifest
+from spark_reports.lake import Day, Lake
 from spark_reports.models import (
     Anomaly,
     DataQuality,
@@ -32,9 +31,9 @@ from spark_reports.models import (
     TokenChurn,
     TokenLifetime,
 )
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.running import runs
-from spark_reports.running.runs import Progress, Source, run_days
+from spark_reports.running.runs import Source, run_days
 from spark_reports.running.spark import Submission
 from spark_reports.tests.history import History, midnight
 from tests.rig import reports
@@ -63,8 +62,8 @@ def make_history(days: list[date]) -> None:
     history.add_unknown_error(midnight(days[-1]) + timedelta(hours=3), 23)
 
 
-def next_night(day: date, lake: Lake, *, on_rows: Any, **_now: Any) -> Manifest:
-    return export_day(day, lake, now=midnight(day) + timedelta(hours=26), on_rows=on_rows)
+def next_night(day: date, lake: Lake, **_options: Any) -> Day:
+    return export_day(day, lake, now=midnight(day) + timedelta(hours=26))
 
 
 def published() -> dict[str, Any]:
@@ -95,7 +94,7 @@ def computed_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in the session of the tests, as a Spark of its own takes half a minute to start and to compile."""
 
     def submit(submission: Submission) -> str:
-        Nightly(spark, submission.lake, Plan.from_json(submission.plan)).run()
+        Nightly(spark, submission.lake, submission.folder).run()
         return ""
 
     monkeypatch.setattr(runs, "submit", submit)
@@ -108,7 +107,7 @@ def test_the_stored_reports_are_those_that_the_jobs_make_of_made_up_days(
     monkeypatch.setattr(queries, "CLOSED_AFTER", timedelta(days=36_500))  # or else old days have no unknown errors
     days = [LAST_DAY - timedelta(days=number) for number in reversed(range(DAYS))]
     make_history(days)
-    run_days(Source(lake_url, next_night, is_made_up=True), days, progress=Progress())
+    run_days(Source(lake_url, next_night, is_made_up=True), days)
     computed = published()
     if os.environ.get("STORE_REPORTS"):
         STORED.write_bytes(lzma.compress(json.dumps(computed, separators=(",", ":")).encode()))

@@ -25,16 +25,14 @@ from pushserver.console.reports.mail import message_of
 from pushserver.console.tasks import watch_reports
 from spark_reports import tasks
 from spark_reports.export.queries import QUERIES
-from spark_reports.jobs.tables import SCHEMA_VERSION
-from spark_reports.lake import Manifest
 from spark_reports.models import PublishedDay, ReportRun, RequestedRun
 from spark_reports.nights import nights, on_demand
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.nights.status import LACK, NO_RUN, SAVED, State, status
 from spark_reports.running import parts, runs
 from spark_reports.running.loading import load
 from spark_reports.running.spark import Submission
-from spark_reports.tests.test_faults import another_run
+from spark_reports.tests.test_faults import another_run, facts_of, results_of
 from spark_reports.tests.test_pages import log_in
 from tests.rig import reports
 from tests.rig.logs import capture_logs
@@ -382,8 +380,7 @@ def test_the_first_reports_of_a_day_are_to_be_mailed(settings, before, recipient
         reports.publish(DAY, **before)
     now = at(5)
     run = ReportRun.objects.create(from_day=DAY, to_day=DAY, started_at=now, seen_at=now)
-    facts = {DAY: Manifest(DAY.isoformat(), SCHEMA_VERSION, now.isoformat(), key_id="", facts_digest="", tables={})}
-    load([], facts, run, now=now)
+    load(results_of(DAY), facts_of(DAY), run, now=now)
     assert (PublishedDay.objects.get().mailed_at is None) == is_owed
 
 

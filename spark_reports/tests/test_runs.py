@@ -11,11 +11,11 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from spark_reports.jobs.tables import MIN_USUAL_DAYS
+from spark_reports.lake import scratch_in
 from spark_reports.models import Anomaly, DataQuality, PublishedDay, ReportRun, TokenChurn
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.running import spark
-from spark_reports.running.runs import Progress, run_reports
-from spark_reports.running.spark import scratch_in
+from spark_reports.running.runs import run_reports
 from spark_reports.tests.history import History, midnight
 from tests.rig.budget import first_everyday
 
@@ -24,13 +24,15 @@ NOT_COMPILED = "spark.sql.codegen.wholeStage=false"  # as in `quick`: compiling 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("closed_at_midnight")]
 
 
-class Watching(Progress):
+class Watching:
     """Notes the temporary files and the command lines of Spark, each time that Spark has finished a report."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch, self.shuffled, self.modes, self.arguments = scratch, set[Path](), set[int](), set[str]()
 
-    def report(self, line: str) -> None:  # noqa: ARG002 - the signature of progress
+    def __call__(self, line: str) -> None:
+        if "computed" not in line:
+            return
         with suppress(FileNotFoundError):  # Spark removes folders meanwhile
             self.shuffled.update(self.scratch.glob("blockmgr-*/*/*"))
         self.modes.add(self.scratch.stat().st_mode & 0o777)
@@ -72,7 +74,7 @@ def test_reports_agree_with_plain_sql_and_temporary_files_are_private(
     anomalies = {(last, "error_rate"), (last, "churn_rate")} if count > MIN_USUAL_DAYS else set()
     assert set(Anomaly.objects.values_list("day", "figure")) == anomalies
     assert not TokenChurn.objects.exclude(unexplained=0).exists()
-    assert not list((Path(lake_url) / "incoming").iterdir())
+    assert not (Path(lake_url) / "incoming").exists()
     assert watching.modes == {0o700}
     assert bool(watching.shuffled) is (cluster is None)  # those of a cluster are in the folders of its workers
     assert f"-Djava.io.tmpdir={watching.scratch}" in watching.arguments
@@ -92,16 +94,16 @@ def test_a_night_writes_an_archive_of_classes_for_the_next_and_a_broken_archive_
     settings.DATA_DIR.mkdir()
     day = last_closed_day(timezone.now())
 
-    [first] = run_reports(day, day, progress=Progress())
+    [first] = run_reports(day, day)
     [archive] = settings.DATA_DIR.iterdir()
     size = archive.stat().st_size
     archive.unlink()
     archive.write_bytes(b"no archive")
-    [second] = run_reports(day, day, progress=Progress())
+    [second] = run_reports(day, day)
 
     assert (first.state, second.state) == (State.SUCCEEDED, State.SUCCEEDED)
     assert size > 50_000_000
-    assert not list((Path(lake_url) / "incoming").iterdir())
+    assert not (Path(lake_url) / "incoming").exists()
 
 
 RECOMPUTE = Path(__file__).parents[2] / "tests" / "reports" / "recompute.sql"

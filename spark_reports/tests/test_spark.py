@@ -3,16 +3,23 @@
 import subprocess
 import sys
 import zipfile
-from datetime import date
 from queue import SimpleQueue
 
 import psutil
-import pytest
 
-from spark_reports.lake import Kind, Lake
 from spark_reports.running import spark
-from spark_reports.running.classes import archive_of, replacing
-from spark_reports.running.spark import KILL_WITH_PARENT, _killed_by, _reason, environment, package
+from spark_reports.running.spark import (
+    KILL_WITH_PARENT,
+    MANY_ROWS,
+    QUIET,
+    _keep_draft,
+    _killed_by,
+    _reason,
+    _with_archive,
+    archive_of,
+    environment,
+    package,
+)
 
 CAUSE = """26/11/21 14:35:01 WARN NativeCodeLoader: Unable to load native-hadoop library
 Traceback (most recent call last):
@@ -82,14 +89,6 @@ def test_the_command_ends_when_its_worker_is_killed_and_a_killed_one_has_the_cod
         assert guarded.wait(30) == 137
 
 
-def test_a_draft_of_a_manifest_is_no_day(tmp_path):
-    lake = Lake(str(tmp_path))
-    with lake.writing(f"manifests/{Kind.FACTS}/2026-11-20.json.f00d") as out:
-        out.write(b"half a mani")
-
-    assert list(lake.days(Kind.FACTS, date(2026, 11, 1), date(2026, 11, 30))) == []
-
-
 def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(java, tmp_path, monkeypatch):
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     (tmp_path / "spark.jar").write_bytes(b"a version")
@@ -103,15 +102,17 @@ def test_an_archive_of_classes_belongs_to_this_java_and_these_jars(java, tmp_pat
     assert archive_of(tmp_path, tmp_path) is None
 
 
-def test_a_new_archive_of_classes_replaces_the_old_one_once_it_is_whole(tmp_path):
+def test_an_archive_of_classes_is_written_by_a_short_run_and_not_after_one_that_was_killed_meanwhile(tmp_path):
     old, new = tmp_path / "spark-classes-1.jsa", tmp_path / "spark-classes-2.jsa"
     old.write_bytes(b"old")
+    draft = new.with_suffix(".draft")
+    writes = [f'"-XX:ArchiveClassesAtExit={draft}"', QUIET]
+    assert _with_archive(new, MANY_ROWS) == []
+    assert [_with_archive(new, 1) for _ in range(3)] == [writes, [], writes]
+    _keep_draft(new)  # Java wrote nothing
+    assert list(tmp_path.glob("*.jsa")) == [old]
 
-    with pytest.raises(FileNotFoundError), replacing(new):
-        pass  # Java wrote no draft
-    kept = list(tmp_path.iterdir())
-    with replacing(new) as draft:
-        draft.write_bytes(b"new")
-
-    assert kept == [old]
+    draft.write_bytes(b"new")
+    _keep_draft(new)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(new.name, b"new")]
+    assert _with_archive(new, 1)[0] == f'"-XX:SharedArchiveFile={new}"'

@@ -10,15 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.utils import timezone
 
 from registrations.models import RegistrationEvent
-from spark_reports.export.days import export_day
 from spark_reports.jobs import tables
 from spark_reports.jobs.reports import token_lifetime
 from spark_reports.jobs.sources import read
-from spark_reports.lake import Lake
-from spark_reports.running.runs import make_plan
 from tests.rig.budget import first_everyday
 from tests.rig.rows import make_channel
 
@@ -40,7 +36,7 @@ class Life:
 
 
 @pytest.mark.parametrize("histories", first_everyday(50, 1000))
-def test_survival_is_that_of_lifelines_on_random_histories(spark, lake_url, day, histories):
+def test_survival_is_that_of_lifelines_on_random_histories(spark, lake_url, day, export, histories):
     rng = random.Random(1958)
     places = [(1, f"im.status.history-{n}") for n in range(histories)]
     first = day - timedelta(days=7 * WEEKS - 1)
@@ -58,11 +54,9 @@ def test_survival_is_that_of_lifelines_on_random_histories(spark, lake_url, day,
     for life in walk(events, day):
         lives[life.place[1], life.began_on - timedelta(days=life.began_on.weekday())].append(life)
 
-    lake = Lake(lake_url)
-    manifest = export_day(day, lake, now=timezone.now(), on_rows=lambda _table, _rows: None)
-    plan = make_plan(lake, {day: manifest}, "incoming/x")
-    spells = read(spark, lake_url, plan.facts["token_spells"], tables.TOKEN_SPELLS)
-    rows = token_lifetime.transform(spells, {day: date.fromisoformat(manifest.events_since)}).collect()
+    exported = export()
+    spells = read(spark, lake_url, tables.TOKEN_SPELLS, [str(day)])
+    rows = token_lifetime.transform(spells, {day: exported.events_since}).collect()
 
     found: dict[tuple[str, date], list[Any]] = defaultdict(list)
     for row in rows:

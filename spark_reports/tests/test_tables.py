@@ -16,7 +16,7 @@ from pushserver.console.reports.tables import columns
 from registrations.models import RegistrationEvent
 from spark_reports.export.queries import REFUSED, VERDICT_STATES
 from spark_reports.jobs.labels import KNOWN
-from spark_reports.jobs.schemas import schema_of
+from spark_reports.jobs.sources import schema_of
 from spark_reports.jobs.tables import EVENT_TABLES, REPORT_TABLES, TOKEN_CHURN, Kind, Table, Type, required
 from spark_reports.lake import arrow_schema
 from spark_reports.models import REPORTS, Report, TokenChurn, made_from

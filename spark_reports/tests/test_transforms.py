@@ -21,8 +21,7 @@ from spark_reports.jobs.reports import (
 )
 from spark_reports.jobs.reports.data_quality import EXPECTED
 from spark_reports.jobs.reports.statistics import median_of, scale, with_usual
-from spark_reports.jobs.schemas import schema_of
-from spark_reports.jobs.sources import is_within_day, local_rows
+from spark_reports.jobs.sources import is_within_day, local_rows, schema_of
 from spark_reports.jobs.tables import Table, Type
 
 DAY = date(2026, 11, 20)

@@ -23,7 +23,7 @@ from pushserver.console.pages.drain import OPERATIONS as DRAIN_OPERATIONS
 from pushserver.console.reports.panels import PAGES
 from pushserver.console.toolkit.operations import Operated, id_of
 from registrations.models import Registration
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.rig import reports, rows
 from waku_bridge.inbox import faults
 

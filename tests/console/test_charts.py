@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from pushserver.console.models import Incident, ServerStart
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.console.browsing import log_in
 from tests.rig import reports, rows
 

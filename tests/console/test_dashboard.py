@@ -45,7 +45,7 @@ from pushserver.console.parts import parts
 from pushserver.console.toolkit.times import exact
 from pushserver.console.waku import part
 from pushserver.console.waku.indicators import many_lost_replies
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.console.alive import NODES, look_at
 from tests.console.reading import staff, words, words_of
 from tests.rig import reports, rows

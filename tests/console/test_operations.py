@@ -25,7 +25,7 @@ from pushserver.console.notifications.channels import RUNNING, with_halts
 from pushserver.console.toolkit.operations import id_of
 from registrations.models import Registration, Route
 from spark_reports.models import RequestedRun
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.console.reading import HEROINE, USER_PAGE, WHY, staff
 from tests.rig import rows
 from tests.rig.budget import first_everyday

@@ -18,7 +18,7 @@ from pushserver.console.models import CanaryRun
 from pushserver.roles import seed_roles
 from registrations.models import Registration
 from spark_reports.models import PublishedDay
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.console.reading import HEROINE
 from tests.console.routes import make_one_of_everything
 from tests.rig import reports, rows

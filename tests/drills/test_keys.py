@@ -13,7 +13,6 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from coincurve import PrivateKey
 from django.conf import LazySettings
@@ -30,9 +29,9 @@ from registrations.encryption import keyring
 from registrations.models import Grant, Route
 from spark_reports.export.days import export_day
 from spark_reports.export.pseudonyms import Subject
-from spark_reports.jobs.tables import CROWD
+from spark_reports.jobs.tables import ACTORS, CROWD
 from spark_reports.lake import Lake
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from tests.rig import rows
 from tests.rig.conversation import (
     CONTACT,
@@ -219,10 +218,9 @@ RECIPIENTS = [secrets.token_bytes(64) for _ in range(CROWD)]  # a smaller crowd 
 
 def export(day: date, lake: Path, **options: Any) -> tuple[str, frozenset[int]]:
     """Export a day. Return the id of the key of its pseudonyms, and the pseudonyms of the recipients."""
-    manifest = export_day(day, Lake(str(lake)), now=timezone.now(), on_rows=lambda _table, _rows: None, **options)
-    [file] = manifest.tables["actors"]
-    rows = pq.read_table(f"{lake}/{file.path}", partitioning=None).to_pylist()
-    return manifest.key_id, frozenset(row["actor"] for row in rows if row["role"] == Subject.RECIPIENT)
+    exported = export_day(day, Lake(str(lake)), now=timezone.now(), **options)
+    rows = Lake(str(lake)).read(ACTORS, day).to_pylist()
+    return exported.key_id, frozenset(row["actor"] for row in rows if row["role"] == Subject.RECIPIENT)
 
 
 def test_a_new_first_field_key_makes_new_pseudonyms_and_old_days_stay_as_they_are(

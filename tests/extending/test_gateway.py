@@ -20,7 +20,7 @@ from registrations import messages, registering
 from registrations.messages import RegistrationMessage
 from registrations.models import Registration, RegistrationEvent, Route
 from registrations.rules import Refusal, check_device_token, check_token_type
-from spark_reports.export.queries import Hours, attempts
+from spark_reports.export.queries import attempts
 from tests.extending.web_push.gateway import NAME, TOKEN_TYPE, Subscription, WebPushGateway, check_address
 from tests.extending.web_push.part import WEB_PUSH
 from tests.rig.delivering import DeliveryProcess, fresh, make_due
@@ -133,7 +133,7 @@ def test_traffic_and_reports_name_the_platform_of_the_new_gateway() -> None:
     minute = started_at.replace(second=0, microsecond=0)
 
     traffic.count(minute, now=minute + traffic.MINUTE)
-    exported = fetch(attempts(Hours(started_at.astimezone(UTC).date())))
+    exported = fetch(attempts(started_at.astimezone(UTC).date()))
 
     assert Count.objects.get(figure="attempts").subject == "Browser"
     assert [row[1:3] for row in exported] == [("web", "")]

@@ -17,7 +17,6 @@ from notifications.models import Attempt, Notification, NotificationRequest
 from pushserver.config.tests.test_role import begun, printed
 from registrations import tasks as registration_tasks
 from registrations.models import RegistrationEvent
-from spark_reports.lake import Kind
 from spark_reports.running import runs
 from tests.limits.conftest import Time
 from tests.limits.page import limit
@@ -90,10 +89,9 @@ def test_the_lake_keeps_at_least_that_many_days(
     kept = max(least, least + more)
     days = [time.now.date() - timedelta(days=days) for days in (kept - 1, kept)]
     for day in days:
-        (tmp_path / "manifests" / Kind.FACTS).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "manifests" / Kind.FACTS / day.isoformat()).write_text("{}")
+        (tmp_path / "facts" / "days" / f"day={day}").mkdir(parents=True)
     runs._forget_old_days()
-    assert [path.name for path in (tmp_path / "manifests" / Kind.FACTS).iterdir()] == [days[0].isoformat()]
+    assert [path.name for path in (tmp_path / "facts" / "days").iterdir()] == [f"day={days[0]}"]
 
 
 # The database ---------------------------------------------------------------------------------------------------------

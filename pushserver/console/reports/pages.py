@@ -27,7 +27,7 @@ from pushserver.console.reports.tables import csv_file
 from pushserver.console.toolkit.operations import OperationPage, confirm
 from pushserver.console.toolkit.related import Link
 from spark_reports.models import PublishedDay, Report, ReportRun, RequestedRun
-from spark_reports.nights.closing import last_closed_day
+from spark_reports.nights.nights import last_closed_day
 from spark_reports.nights.status import status
 from spark_reports.nights.summary import findings_of
 from spark_reports.running.parts import missing
