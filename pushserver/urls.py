@@ -2,7 +2,7 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
-from pushserver.console.health.probes import healthz, readyz
+from pushserver.console.health.snapshot import healthz, readyz
 from pushserver.console.pages.alerts import choose_level, send_test, show_alerts
 from pushserver.console.pages.documentation import show_documentation
 from pushserver.console.pages.drain import change_drain, show_drain

@@ -175,11 +175,11 @@ class Count(models.Model):
         ATTEMPTS = "attempts"  # of a minute, by app, outcome and code
         # Notifications by their last state. A delivered one counts in the minute of its last attempt.
         ENDS = "ends"
-        # First pushes of a minute by the bucket of their wait since the request: see `health.trend`. Graded pushes are
+        # First pushes of a minute by the bucket of their wait since the request: `traffic.BUCKET`. Graded pushes are
         # left out, because they may wait until one push wakes the device for several.
         WAITS = "waits"
         WAITING = "waiting"  # notifications at the end of a minute
-        HOUR = "hour"  # the sum of a flow: see `health.hours`
+        HOUR = "hour"  # the sum of a flow: see `health.traffic`
         # Of an hour: the sums of its minutes, and the most that waited.
         HOUR_ENDS = "hour ends"
         HOUR_WAITS = "hour waits"
@@ -290,9 +290,18 @@ class ServerStart(models.Model):
     started_at = models.DateTimeField()
     # The public keys of the server then, in hexadecimal, with commas. New clients addressed the first one.
     keys = models.TextField(blank=True, default="", db_default="")
+    # The settings that are no secrets, as `NAME:digest` with commas. A start without any is one of an earlier version.
+    settings = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return f"version {self.version} started"
+
+    def changed_since(self, before: "ServerStart | None") -> list[str]:
+        """Return the names of the settings that were other ones at the start before."""
+        if not (before and before.settings and self.settings):
+            return []
+        changed = {*self.settings.split(",")} ^ {*before.settings.split(",")}
+        return sorted({pair.partition(":")[0] for pair in changed})
 
 
 # Canaries -------------------------------------------------------------------------------------------------------------

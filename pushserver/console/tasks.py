@@ -20,7 +20,7 @@ from pushserver.console.canary.waku import canary as waku_canary
 from pushserver.console.canary.xmpp import canary as xmpp_canary
 from pushserver.console.checks.gorush import check_all as check_all_gorush
 from pushserver.console.checks.nodes import check_all as check_all_nodes
-from pushserver.console.health import hours, incidents, traffic
+from pushserver.console.health import incidents, traffic
 from pushserver.console.health.watch import Watch
 from pushserver.console.models import AccessRecord, CanaryRun, FailedLogin
 from pushserver.console.reports.mail import send_owed
@@ -59,7 +59,7 @@ def _delete(rows: QuerySet[Any]) -> int:
 def count_traffic() -> None:
     """Count the minutes that have ended, and add up the hours."""
     run_for_a_while(traffic.count_owed(now=database_now()))
-    hours.add_up(now=database_now())
+    traffic.add_up(now=database_now())
 
 
 @shared_task(name="spark_reports.tasks.watch_reports", base=MessageTask, autoretry_for=())  # as above

@@ -5,12 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from pushserver.console.health import hours, incidents
+from pushserver.console.health import incidents, traffic
+from pushserver.console.health.asking import PAST, volumes
 from pushserver.console.health.incidents import Memory, recall, remember
-from pushserver.console.health.indicators import DATABASE
-from pushserver.console.health.space import SIZE_OF_DATABASE, Past, disk
+from pushserver.console.health.indicators import DATABASE, SIZE_OF_DATABASE, Past, disk
 from pushserver.console.health.verdicts import Facts, State, Verdict
-from pushserver.console.health.volumes import PAST, volumes
 from pushserver.console.models import Count, Incident, TrafficMinute
 from tests.rig.rows import make
 
@@ -39,20 +38,20 @@ def known() -> dict[tuple[datetime, str], int]:
 def test_the_sum_of_an_hour_is_known_when_its_last_minute_has_settled_with_the_space_of_volumes():
     count_minutes(NOON, 122, requests=2, delivered=3)
 
-    hours.add_up(now=NOON + HOUR + 4 * MINUTE)
+    traffic.add_up(now=NOON + HOUR + 4 * MINUTE)
     assert known() == {}
 
-    hours.add_up(now=NOON + HOUR + 5 * MINUTE)
-    hours.add_up(now=NOON + HOUR + 6 * MINUTE)
+    traffic.add_up(now=NOON + HOUR + 5 * MINUTE)
+    traffic.add_up(now=NOON + HOUR + 6 * MINUTE)
     assert known() == {(NOON, "requests waku"): 120, (NOON, "pushes iPhone"): 360, (NOON, "pushes Android"): 0}
 
     HOURS.all().delete()
-    hours.add_up(now=NOON + 2 * HOUR + 5 * MINUTE)  # two hours, of which the newest has the space
+    traffic.add_up(now=NOON + 2 * HOUR + 5 * MINUTE)  # two hours, of which the newest has the space
     everything = {(row.begin_at, row.subject): row.count for row in HOURS.all()}
     space = {key: count for key, count in everything.items() if key not in known()}
     assert space.keys() == {(NOON + HOUR, flow) for flow in (SIZE_OF_DATABASE, *(volume.flow for volume in volumes()))}
     assert all(space.values())
-    assert not set(hours.read_usual(NOON + HOUR + DAY)) & {flow for _, flow in space}
+    assert not set(traffic.read_usual(NOON + HOUR + DAY)) & {flow for _, flow in space}
 
 
 def test_a_lake_of_another_machine_which_may_hang_is_not_asked(settings, monkeypatch, tmp_path):
@@ -60,7 +59,7 @@ def test_a_lake_of_another_machine_which_may_hang_is_not_asked(settings, monkeyp
     (tmp_path / "share" / "lake").mkdir(parents=True)
     assert any("reports" in volume.name for volume in volumes())
     (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nnas:/share {tmp_path}/share nfs4 rw,hard 0 0\n")
-    monkeypatch.setattr("pushserver.console.health.volumes.MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr("pushserver.console.health.asking.MOUNTS", tmp_path / "mounts")
     assert not any("reports" in volume.name for volume in volumes())
 
 
@@ -84,7 +83,7 @@ def test_an_hour_without_messages_is_zero_and_one_that_was_not_counted_is_not_kn
     count_minutes(NOON + HOUR, 59)
     count_minutes(NOON + 2 * HOUR, 60, requests=1)
 
-    hours.add_up(now=NOON + 4 * HOUR)
+    traffic.add_up(now=NOON + 4 * HOUR)
 
     by_waku = {at: count for (at, flow), count in known().items() if flow == "requests waku"}
     assert by_waku == {NOON: 0, NOON + 2 * HOUR: 60}
@@ -94,12 +93,12 @@ def test_usual_is_read_from_the_same_hour_of_other_days_which_are_kept_for_five_
     for days, count in ((0, 1), (1, 30), (2, 10), (34, 20), (36, 4)):
         Count.objects.create(figure="hour", begin_at=NOON - days * DAY, subject="requests waku", count=count)
     Count.objects.create(figure="hour", begin_at=NOON - DAY + HOUR, subject="requests waku", count=5)
-    assert hours.read_usual(NOON + 59 * MINUTE) == {"requests waku": [10, 20, 30]}
+    assert traffic.read_usual(NOON + 59 * MINUTE) == {"requests waku": [10, 20, 30]}
 
-    for age in (hours.KEPT, hours.KEPT + 2 * HOUR):
+    for age in (traffic.HOURS_KEPT, traffic.HOURS_KEPT + 2 * HOUR):
         Count.objects.create(figure="hour", begin_at=NOON - age, subject="pushes iPhone", count=1)
-    hours.add_up(now=NOON)
-    assert HOURS.earliest("begin_at").begin_at == NOON - hours.KEPT
+    traffic.add_up(now=NOON)
+    assert HOURS.earliest("begin_at").begin_at == NOON - traffic.HOURS_KEPT
 
 
 # Incidents: one row for each, also when several processes take snapshots and an indicator changes often ---------------

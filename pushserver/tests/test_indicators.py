@@ -10,12 +10,10 @@ from kit.db.reasons import REASONS
 from pushserver.checks import OTHER_FIELD_KEYS
 from pushserver.console.checks.peers import Complaint, Peer
 from pushserver.console.gorush.part import GORUSH as GORUSH_PART
-from pushserver.console.health import asking, pages
+from pushserver.console.health import asking
 from pushserver.console.health import indicators as own
-from pushserver.console.health.indicators import Flow, LostKey, judge, kinds_of
+from pushserver.console.health.indicators import Flow, LostKey, Past, Switch, Volume, judge, kinds_of
 from pushserver.console.health.judges import CanaryFacts, Filled, RoundTrip, Waiting
-from pushserver.console.health.pushes import Switch
-from pushserver.console.health.space import Past, Volume
 from pushserver.console.health.verdicts import Facts, Kind, State, Verdict, duration, is_ready, overall, worst
 from pushserver.console.parts import parts
 from pushserver.console.waku import indicators as waku
@@ -403,18 +401,18 @@ def test_the_sentence_of_an_indicator_fits_its_facts(indicator, state, words, kn
         ("inbox", waku.INBOX_PAGE, {"inbox": Waiting(3, 31)}),
         ("failed", waku.FAULTS_PAGE, {"failed": Failed(1, 1, "KeyError", 1)}),
         ("failed", waku.FAILED_PAGE, {"failed": Failed(1, 1)}),
-        ("delivery", pages.STUCK, {"delivery": Waiting(9, 61)}),
-        ("sending", pages.DRAIN, {"switches": [DRAIN]}),
-        ("sending", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
-        ("channels", pages.HALTED, {"switches": [PAUSED, TRIPPED]}),
-        ("channels", pages.TRIPPED, {"switches": [TRIPPED, RUNNING]}),
-        ("channels", pages.PAUSED, {"switches": [PAUSED]}),
-        ("dead-tokens", pages.CHANNELS, {"dead_tokens": {"Firebase": NOW}}),
-        ("results", pages.FAILED_ATTEMPTS, {"tries": tried(transient=60)}),
+        ("delivery", own.STUCK_PAGE, {"delivery": Waiting(9, 61)}),
+        ("sending", own.DRAIN_PAGE, {"switches": [DRAIN]}),
+        ("sending", own.HALTED_PAGE, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", own.HALTED_PAGE, {"switches": [PAUSED, TRIPPED]}),
+        ("channels", own.TRIPPED_PAGE, {"switches": [TRIPPED, RUNNING]}),
+        ("channels", own.PAUSED_PAGE, {"switches": [PAUSED]}),
+        ("dead-tokens", own.CHANNELS_PAGE, {"dead_tokens": {"Firebase": NOW}}),
+        ("results", own.FAILED_ATTEMPTS_PAGE, {"tries": tried(transient=60)}),
         ("xmpp", xmpp.DEVICES_PAGE, {"xmpp": ""}),
-        ("answers", pages.REQUESTS, {"answers": Waiting(1, 11.0)}),
-        ("reports", pages.RUNS, {"reports": Status(Night.MISSING, "")}),
-        ("traffic", pages.NEWEST_REQUESTS, {"flows": [flow(0, 0, 0)]}),
+        ("answers", own.REQUESTS_PAGE, {"answers": Waiting(1, 11.0)}),
+        ("reports", own.RUNS_PAGE, {"reports": Status(Night.MISSING, "")}),
+        ("traffic", own.NEWEST_REQUESTS_PAGE, {"flows": [flow(0, 0, 0)]}),
     ],
 )
 def test_an_indicator_leads_to_the_page_for_its_repair(indicator, page, known):
@@ -449,8 +447,8 @@ def test_the_worst_are_three_red_before_yellow_and_causes_before_what_follows():
         inbox=Waiting(1, 99),
         delivery=Waiting(1, 99),
     )
-    assert [indicator.id for indicator in worst(found)] == ["inbox", "gorush-a:1", "delivery"]
-    assert overall(found) == (RED, "No pushes are sent: no gorush answers. 3 urgent, 1 can wait")
+    assert [indicator.id for indicator in worst(found)] == ["inbox", "gorush-a:1", "workers"]
+    assert overall(found) == (RED, "No pushes are sent: no gorush answers. 2 urgent, 1 can wait")
 
 
 BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
@@ -482,6 +480,13 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
         ({"sending": "gorush-a:1", "canary": "gorush-a:1", "answers": "gorush-a:1"},
          {"gorushes": [DOWN], "canary": BROKEN, "answers": Waiting(1, 9.0)}),
         ({"canary": "sending"}, {"switches": [DRAIN], "canary": BROKEN}),
+        ({"channels": "sending", "results": "sending"},
+         {"switches": [TRIPPED], "tries": tried("APN old", transient=60)}),
+        ({"channels": "sending"}, {"switches": [PAUSED]}),
+        ({"results": "channels"}, {"switches": [TRIPPED, RUNNING], "tries": tried("APN old", transient=60)}),
+        ({}, {"switches": [TRIPPED, RUNNING], "tries": tried(transient=60)}),  # another app fails
+        ({}, {"switches": [DRAIN, TRIPPED, RUNNING]}),
+        ({"canary": "failed"}, {"failed": Failed(20, 20, "KeyError", 20), "canary": BROKEN}),
         ({"traffic": "node-a:1"}, {"nodes": [DOWN], "flows": [flow(0, 0, 0)]}),
         ({"beat": "workers"}, {"queues": {"keys": False}, "counted_until": ago(181)}),
         # One of several nodes, a tripped app, and the other bridge are no causes.
@@ -541,7 +546,7 @@ def test_no_kind_follows_from_itself():
         ({"switches": [DRAIN, RUNNING]},
          "No pushes are sent: stopped by ann since 2026-11-21 12:00:00 UTC. 1 urgent"),
         ({"switches": [PAUSED, TRIPPED._replace(since=ago(-60))]},
-         "No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. 2 urgent"),
+         "No pushes are sent: stopped by bea and a breaker since 2026-11-21 12:01:00 UTC. 1 urgent"),
         ({"gorushes": [replace(GORUSH, is_up=False)]},
          "No pushes are sent: no gorush answers. 1 urgent"),
     ],

@@ -17,7 +17,7 @@ from notifications.gateways.gorush.client import open_gateway
 from notifications.metrics import DISPATCH_SECONDS
 from notifications.models import Attempt, EndedAttempt, Notification, NotificationRequest, OpenNotification
 from pushserver.console.health import traffic
-from pushserver.console.health.trend import BUCKETS_PER_DOUBLING, percentile
+from pushserver.console.health.history import BUCKETS_PER_DOUBLING, percentile
 from pushserver.console.models import Count, TrafficMinute
 from tests.rig import rows
 from tests.rig.conversation import push, put, registration, request, say

@@ -7,8 +7,8 @@ from math import ceil
 import pytest
 
 from notifications.models import EndedAttempt
-from pushserver.console.health import hours, traffic
-from pushserver.console.health.trend import BUCKETS_PER_DOUBLING, PERIODS, read_trend
+from pushserver.console.health import traffic
+from pushserver.console.health.history import BUCKETS_PER_DOUBLING, PERIODS, read_counts
 from pushserver.console.models import Count
 from tests.rig import rows
 
@@ -37,15 +37,15 @@ def test_a_percentile_of_a_week_is_that_of_its_pushes_within_half_a_bucket() -> 
     for minute in range(120):
         traffic.count(NOON + minute * traffic.MINUTE, now=NOON + (minute + 1) * traffic.MINUTE)
     until = NOON + timedelta(hours=2, minutes=6)
-    hours.add_up(now=until)
+    traffic.add_up(now=until)
 
     for period in (DAY, WEEK):
-        found = read_trend(period, until)
+        found = read_counts(period, until)
         for share in (0.5, 0.95, 0.99):
             exact = sorted(waits)[ceil(len(waits) * share) - 1]
             assert found.wait_of_all(share) == pytest.approx(exact, rel=WIDTH)
         assert sum(filter(None, found.ended("delivered"))) == 400
-    week = read_trend(WEEK, until)
+    week = read_counts(WEEK, until)
     assert week.ended("delivered")[-3:] == [None, 150, 250]
     assert week.wait(0.99)[-3] is None
     assert len(week.begins_at) == 7 * 24
@@ -59,9 +59,9 @@ def test_an_hour_has_the_sum_of_its_ends_and_the_most_that_waited() -> None:
         Count.objects.create(figure="ends", begin_at=begin_at, outcome="expired", count=2)
     Count.objects.filter(figure="waiting", begin_at=NOON + timedelta(minutes=9)).update(count=70)
     until = NOON + timedelta(hours=1, minutes=6)
-    hours.add_up(now=until)
+    traffic.add_up(now=until)
 
-    week, hour = read_trend(WEEK, until), read_trend(HOUR, NOON + timedelta(hours=1))
+    week, hour = read_counts(WEEK, until), read_counts(HOUR, NOON + timedelta(hours=1))
     assert (week.ended("expired")[-1], week.waiting()[-1]) == (120, 70)
     assert hour.ended("expired") == [2] * 60
     assert {*hour.waiting()} == {1, 70}
@@ -69,6 +69,6 @@ def test_an_hour_has_the_sum_of_its_ends_and_the_most_that_waited() -> None:
 
 def test_what_waits_is_not_counted_for_a_minute_that_is_long_over() -> None:
     traffic.count(NOON, now=NOON + timedelta(minutes=9))
-    found = read_trend(HOUR, NOON + timedelta(minutes=30))
+    found = read_counts(HOUR, NOON + timedelta(minutes=30))
     assert {*found.waiting()} == {None}
     assert [number for number in found.ended("delivered") if number is not None] == [0]

@@ -43,7 +43,7 @@ def alive(
     db: None, settings: LazySettings, gorush: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ThreadingHTTPServer]:
     """Yield the gorush of a healthy server, which a test may break."""
-    for kept in ("stored", "trend"):
+    for kept in ("stored", "history"):
         monkeypatch.setattr(f"pushserver.console.health.{kept}.KEPT_SECONDS", 0)
     forget()
     settings.WAKU_NODES = settings.WAKU_STORE_NODES = NODES

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from notifications.gateways.gorush.models import current_rules
+from pushserver.console.health.history import RECENT as TRENDS
 from pushserver.console.health.stored import COUNTED
-from pushserver.console.health.trend import RECENT as TRENDS
 from pushserver.roles import seed_roles
 from tests.rig.rows import make_staff
 from waku_bridge.codec.keys import key_hash

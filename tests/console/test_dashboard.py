@@ -33,7 +33,8 @@ from pushserver.console.canary.waku import canary
 from pushserver.console.checks.gorush import NOTICES as GORUSH_NOTICES
 from pushserver.console.checks.nodes import NOTICES as NODE_NOTICES
 from pushserver.console.checks.peers import Complaint
-from pushserver.console.health import pages, stored, trend
+from pushserver.console.health import history, stored
+from pushserver.console.health import indicators as judged
 from pushserver.console.health.indicators import kinds_of
 from pushserver.console.health.snapshot import take_snapshot
 from pushserver.console.health.traffic import minutes
@@ -332,13 +333,13 @@ def test_a_day_of_pushes_is_read_once_for_all_pages_within_seconds(
         html = admin_client.get("/admin/?last=24 h").content.decode()
         return html.partition('aria-labelledby="trend"')[2].partition("</section>")[0]
 
-    for kept in trend.RECENT.values():
+    for kept in history.RECENT.values():
         kept.forget()
-    monkeypatch.setattr(trend, "KEPT_SECONDS", 60)
+    monkeypatch.setattr(history, "KEPT_SECONDS", 60)
     before = charts()
     Count.objects.filter(figure="waits").update(count=70_001)
     assert charts() == before
-    monkeypatch.setattr(trend, "KEPT_SECONDS", 0)
+    monkeypatch.setattr(history, "KEPT_SECONDS", 0)
     assert charts() != before
 
 
@@ -407,7 +408,7 @@ def test_every_role_sees_the_indicators_and_only_links_that_it_may_follow(role: 
 
 
 def test_every_page_has_an_address_that_exists(admin_user: User) -> None:
-    own = {page for page in vars(pages).values() if isinstance(page, Page)}
+    own = {page for page in vars(judged).values() if isinstance(page, Page)}
     every = own | {kind.page for kind in kinds_of(parts()) if kind.page}
     assert all(url_of(page, admin_user).startswith("/admin/") for page in every)
 

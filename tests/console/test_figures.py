@@ -12,7 +12,7 @@ from notifications.models import EndedAttempt
 from pushserver.console.health import stored, traffic
 from pushserver.console.models import Count, Incident, TrafficMinute
 from pushserver.console.tasks import count_traffic
-from tests.console.reading import words
+from tests.console.reading import TRENDS, words
 from tests.console.test_dashboard import indicators
 from tests.rig import rows
 
@@ -53,6 +53,8 @@ def test_drained_delivery_is_the_first_thing_that_is_read_and_leads_to_its_end(a
 
 
 def test_a_chart_begins_when_the_server_does(admin_client: Client) -> None:
+    for kept in TRENDS.values():
+        kept.forget()
     count_traffic()
     assert TrafficMinute.objects.count() == 1
     charts = re.findall(r"<canvas.*?</div>", admin_client.get("/admin/").content.decode(), re.DOTALL)

@@ -50,8 +50,8 @@ def test_a_fault_is_acknowledged_by_one_click_and_its_day_has_a_bar(operator: Pa
     expect(operator.locator("#indicator-inbox svg")).to_have_attribute("aria-label", "1 incident in 24 hours")
     assert list(axe(operator)) == []
     with operator.expect_navigation():
-        operator.locator("#acknowledge-channels").click()
-    assert Incident.objects.get(indicator="channels").acknowledged_by == "operator"
+        operator.locator("#acknowledge-sending").click()
+    assert Incident.objects.get(indicator="sending").acknowledged_by == "operator"
     operator.goto("/admin/")
     expect(operator.locator(".worst")).to_contain_text("operator takes care of it")
-    expect(operator.locator("#acknowledge-channels")).to_have_count(0)
+    expect(operator.locator("#acknowledge-sending")).to_have_count(0)

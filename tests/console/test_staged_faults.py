@@ -76,6 +76,10 @@ class Stack:
         [url] = re.findall(r'href="([^"]*)">Step by step<', worst)
         assert runbook in self.browser.get(url).text
 
+    def incidents(self) -> int:
+        """Return the number of rows in the list of incidents."""
+        return self.browser.get("/admin/pushserver/incident/").text.count("data-row")
+
     def signal(self, number: int, *words: str) -> None:
         """Send a signal to all processes of the server, and to the node, whose command line has all of ``words``."""
         chosen = []
@@ -204,6 +208,7 @@ def test_the_page_names_the_consequence_of_a_fault_and_its_remedy_and_is_fine_af
 ) -> None:
     fault, words, step, runbook = STAGED[name]
     stack.says(f"^{WELL}", f"before: {name}")
+    before = stack.incidents()
     fault.begin(stack)
     try:
         stack.says(words, name)
@@ -216,6 +221,9 @@ def test_the_page_names_the_consequence_of_a_fault_and_its_remedy_and_is_fine_af
     finally:
         fault.end(stack)
     stack.says(f"^(?!.*({words})){WELL}", f"over: {name}")
+    if fault is not OTHER_KEY:  # whose restarts are incidents, too
+        one = before + 1
+        wait_until(lambda: stack.incidents() == one, what=f"one row: {name}", seconds=4 * GIVES_UP_AFTER_SECONDS)
 
 
 def test_a_disk_that_fills_is_told_before_and_when_nothing_is_processed(

@@ -67,6 +67,10 @@ KINDS = (
         decides_readiness=True,
         concerns_all=True,
     ),
-    Kind("gateway", Group.OUT, "Way to gorush", "PushServerGatewayAway", way, PAGE, concerns_all=True),
+    Kind(
+        *("gateway", Group.OUT, "Way to gorush", "PushServerGatewayAway", way, PAGE),
+        concerns_all=True,
+        follows=("gorush",),
+    ),
     Kind("unknown-errors", Group.OUT, "Unknown errors", "PushServerUnknownErrors", unknown_errors, ERRORS_PAGE),
 )

@@ -13,10 +13,9 @@ See docs/console.md.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -28,7 +27,7 @@ from django.db.models import Exists, Max, OuterRef, Q
 from kit.display import exact, host_of
 from kit.http import ask, new_client, submit
 from pushserver.console.health.incidents import WELL_AFTER
-from pushserver.console.health.indicators import kinds_of
+from pushserver.console.health.indicators import kind_of, kinds_of
 from pushserver.console.models import Alert, AlertLevel, Incident
 from pushserver.console.parts import parts
 
@@ -49,33 +48,18 @@ GOOGLE_CHAT = "chat.googleapis.com"
 TEST = "This is a test. Alerts about the indicators of the push server arrive here."
 
 
-# Targets --------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A mail address or the URL of a webhook. The URL may hold a secret, so only ``label`` is stored and shown."""
-
-    address: str
-
-    @property
-    def is_webhook(self) -> bool:
-        return "://" in self.address
-
-    @property
-    def takes_text_alone(self) -> bool:
-        """Return whether the webhook refuses JSON with a field that it does not know."""
-        return urlsplit(self.address).hostname == GOOGLE_CHAT
-
-    @property
-    def label(self) -> str:
-        """Return the mail address, or the host of the webhook with the first digits of the hash of its URL."""
-        if not self.is_webhook:
-            return self.address
-        return f"{host_of(self.address)} ({hashlib.sha256(self.address.encode()).hexdigest()[:8]})"
+def targets() -> dict[str, str]:
+    """Return the targets by their labels. A target is a mail address or the URL of a webhook, which may hold a secret:
+    only labels are stored and shown.
+    """
+    return {label_of(target): target for target in settings.ALERTS_TO}
 
 
-def targets() -> dict[str, Target]:
-    """Return the targets by their labels."""
-    return {target.label: target for target in map(Target, settings.ALERTS_TO)}
+def label_of(target: str) -> str:
+    """Return the mail address, or the host of the webhook with the first digits of the hash of its URL."""
+    if "://" not in target:
+        return target
+    return f"{host_of(target)} ({hashlib.sha256(target.encode()).hexdigest()[:8]})"
 
 
 # Which target gets an alert about which incident ----------------------------------------------------------------------
@@ -109,9 +93,8 @@ def due(
 
 
 def level_of(indicator: str, levels: Mapping[str, AlertLevel.Level]) -> AlertLevel.Level:
-    """Return the mildest state from which an indicator alerts. Its id begins with the id of its kind."""
-    own = [kind for kind in levels if indicator == kind or indicator.startswith(f"{kind}-")]
-    return levels.get(max(own, key=len, default=""), Level.RED)
+    """Return the mildest state from which an indicator alerts."""
+    return levels.get(kind_of(indicator, levels), Level.RED)
 
 
 def levels() -> dict[str, AlertLevel.Level]:
@@ -149,55 +132,40 @@ def _ended(now: datetime) -> Iterator[tuple[Incident, str, int]]:
 # Messages -------------------------------------------------------------------------------------------------------------
 # A webhook gets JSON. Chats with simple webhooks, such as Slack and Mattermost, show its ``text``; Google Chat gets
 # nothing else. Its ``id`` stays the same when an alert is sent again.
-@dataclass(frozen=True, slots=True)
-class Message:
-    """An alert as it is sent: the subject and text of a mail, or the JSON of a webhook."""
+class Message(NamedTuple):
+    """An alert: the subject and text of a mail, and the JSON of a webhook."""
 
-    id: str
-    event: str
     subject: str
-    sentence: str
-    facts: dict[str, Any]
+    words: str
+    json: dict[str, Any]
 
-    @property
-    def text(self) -> str:
-        return f"{self.subject}. {self.sentence}"
 
-    @property
-    def json(self) -> dict[str, Any]:
-        return {"id": self.id, "event": self.event, "text": self.text, **self.facts}
+def message(identity: str, event: str, subject: str, words: str, **facts: Any) -> Message:
+    text = f"{subject}. {words}"
+    return Message(subject, words, {"id": identity, "event": event, "text": text, **facts})
 
 
 def about(incident: Incident, event: str, number: int = 0) -> Message:
     """Return the message about the beginning, a reminder or the end of an incident."""
-    facts = {
-        "indicator": incident.indicator,
-        "name": incident.name,
-        "state": incident.worst,
-        "sentence": incident.sentence,
-        "began_at": exact(incident.began_at),
-        "ended_at": exact(incident.ended_at) if incident.ended_at else None,
-    }
+    began_at, ended_at = exact(incident.began_at), exact(incident.ended_at) if incident.ended_at else None
     own = incident.pk or f"{incident.indicator}-{incident.began_at:%Y%m%dT%H%M%S}"  # an incident without a row
-    identity = f"{own}-{event}" + (f"-{number}" if number else "")
-    return Message(identity, event, _subject(incident, event), _sentence(incident, event), facts)
-
-
-def test_message(now: datetime) -> Message:
-    """Return the message of a test."""
-    return Message(f"test-{now:%Y%m%dT%H%M%S}", "test", "Push server: test", TEST, {})
-
-
-def _subject(incident: Incident, event: str) -> str:
-    state = "fine again" if event == Alert.Event.ENDED else incident.worst
-    return f"Push server: {incident.name}: {state}"
-
-
-def _sentence(incident: Incident, event: str) -> str:
-    if event == Alert.Event.ENDED and incident.ended_at:
-        return f"It was bad from {exact(incident.began_at)} to {exact(incident.ended_at)}: {incident.sentence}"
-    since = f"Since {exact(incident.began_at)}: {incident.sentence}"
-    return f"It goes on. {since}" if event == Alert.Event.STILL else since
+    is_over = event == Alert.Event.ENDED
+    if is_over and ended_at:
+        words = f"It was bad from {began_at} to {ended_at}: {incident.sentence}"
+    else:
+        words = f"{'It goes on. ' if event == Alert.Event.STILL else ''}Since {began_at}: {incident.sentence}"
+    return message(
+        f"{own}-{event}" + (f"-{number}" if number else ""),
+        event,
+        f"Push server: {incident.name}: {'fine again' if is_over else incident.worst}",
+        words,
+        indicator=incident.indicator,
+        name=incident.name,
+        state=incident.worst,
+        sentence=incident.sentence,
+        began_at=began_at,
+        ended_at=ended_at,
+    )
 
 
 # Sending --------------------------------------------------------------------------------------------------------------
@@ -231,7 +199,7 @@ def _send_row(alert: Alert, now: datetime) -> None:
         alert.save()
 
 
-def attempt(alert: Alert, target: Target, now: datetime) -> None:
+def attempt(alert: Alert, target: str, now: datetime) -> None:
     """Send an alert, and note the result in it, without storing it."""
     alert.error = send(target, about(alert.incident, alert.event, alert.number))
     alert.attempt_count += 1
@@ -241,27 +209,29 @@ def attempt(alert: Alert, target: Target, now: datetime) -> None:
         alert.sent_at = now
 
 
-def send(target: Target, message: Message) -> str:
+def send(target: str, message: Message) -> str:
     """Send one message. Return the reason of a refusal, without an address, or an empty text."""
     try:
-        error = _post(target, message) if target.is_webhook else _mail(target, message)
+        error = _post(target, message) if "://" in target else _mail(target, message)
     except Exception as failure:  # noqa: BLE001 - whatever is wrong with one target, the others get their alerts
         error = type(failure).__name__
     if error:
-        log.warning("alert_not_sent", target=target.label, reason=error)
+        log.warning("alert_not_sent", target=label_of(target), reason=error)
     else:
-        log.info("alert_sent", target=target.label, alert_event=message.event)
+        log.info("alert_sent", target=label_of(target), alert_event=message.json["event"])
     return error
 
 
-def _mail(target: Target, message: Message) -> str:
-    EmailMessage(message.subject, f"{message.sentence}\n", to=[target.address]).send()
+def _mail(target: str, message: Message) -> str:
+    EmailMessage(message.subject, f"{message.words}\n", to=[target]).send()
     return ""
 
 
-def _post(target: Target, message: Message) -> str:
-    body = {"text": message.text} if target.takes_text_alone else message.json
-    status = submit(_post_json(target.address, json.dumps(body).encode())).result()
+def _post(target: str, message: Message) -> str:
+    # Google Chat refuses JSON with a field that it does not know.
+    takes_text_alone = urlsplit(target).hostname == GOOGLE_CHAT
+    body = {"text": message.json["text"]} if takes_text_alone else message.json
+    status = submit(_post_json(target, json.dumps(body).encode())).result()
     return "" if httpx.codes.is_success(status) else f"answered {status}"
 
 

@@ -1,15 +1,18 @@
-"""Checks of the servers around us, and of the heartbeats in the cache. All answers are there within seconds.
+"""Checks of the servers around us, of the heartbeats in the cache, and of the volumes that this process sees. All
+answers are there within seconds.
 
 `/readyz`, which is open to anybody, shows the answers. So they have no user, password, path or exception text, and
 hosts as subjects only, which `/readyz` leaves out.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import cache
 from math import inf
 from operator import itemgetter
+from pathlib import Path
 from ssl import SSLError
 from time import time
 from typing import Any, LiteralString
@@ -33,11 +36,10 @@ from kit.db.reasons import DISK_FULL, READ_ONLY, REASONS, UNAVAILABLE, is_closed
 from kit.exposition import BROKEN, read_values
 from kit.processes.starting import OWN_FAULT
 from pushserver.celery import BATCHES, HEARTBEAT_KEY, QUEUES
-from pushserver.console.health.indicators import NEEDED_QUEUES, with_step
+from pushserver.console.health.indicators import FULL_MIB, NEEDED_QUEUES, SIZE_OF_DATABASE, Past, Volume, with_step
 from pushserver.console.health.recent import Recent
-from pushserver.console.health.space import FULL_MIB, Past
-from pushserver.console.health.verdicts import Facts
-from pushserver.console.health.volumes import PAST, volumes
+from pushserver.console.health.verdicts import Facts, listed
+from pushserver.console.models import Count
 from pushserver.console.parts import parts_in_use
 from pushserver.release import Migration, known_migrations
 
@@ -293,3 +295,54 @@ def _queues() -> Mapping[str, bool]:
     is_wanted = {"reports": settings.REPORTS_NIGHTLY, "canary": bool(settings.CANARY_PERIOD_SECONDS)}
     wanted = [queue for queue in QUEUES if queue in NEEDED_QUEUES or is_wanted.get(queue, True)]
     return {queue: keys[queue] in served for queue in wanted if queue != BATCHES}
+
+
+# Volumes --------------------------------------------------------------------------------------------------------------
+MIB = 2**20
+MOUNTS = Path("/proc/self/mounts")
+# Beginnings of the names of file systems of other machines.
+REMOTE = ("9p", "afs", "autofs", "ceph", "cifs", "fuse.", "gluster", "lustre", "nfs", "smb")
+# The first and the last known value of each flow within a day, with their times.
+PAST: LiteralString = f"""
+    SELECT subject, min(begin_at), (array_agg(count ORDER BY begin_at))[1],
+        max(begin_at), (array_agg(count ORDER BY begin_at DESC))[1]
+    FROM pushserver_count
+    WHERE figure = '{Count.Figure.HOUR}' AND begin_at > now() - interval '1 day'
+        AND (subject = '{SIZE_OF_DATABASE}' OR subject LIKE 'free %')
+    GROUP BY subject
+"""
+
+
+def volumes() -> list[Volume]:
+    """Return the volumes, each once, with the names of all data on it."""
+    found: dict[int, tuple[Path, list[str]]] = {}
+    for name, folder in _folders().items():
+        with suppress(OSError):  # nothing was written there yet
+            found.setdefault(folder.stat().st_dev, (folder, []))[1].append(name)
+    return list(_measured(found))
+
+
+def _measured(found: Mapping[int, tuple[Path, list[str]]]) -> Iterator[Volume]:
+    for folder, names in found.values():
+        with suppress(OSError):
+            free = os.statvfs(folder)
+            size_mib = free.f_blocks * free.f_frsize // MIB
+            yield Volume(listed(names), free.f_bavail * free.f_frsize // MIB, size_mib, names != ["reports"])
+
+
+def _folders() -> Mapping[str, Path]:
+    """Return the folders of our data by their names for people. Servers of the operator have theirs elsewhere."""
+    is_embedded = settings.EMBEDDED.get("DATABASE_URL") == settings.DATABASE_URL
+    embedded = {"PostgreSQL": settings.EMBEDDED_POSTGRES_DIR} if is_embedded else {}
+    if settings.EMBEDDED.get("REDIS_URL") == settings.REDIS_URL:
+        embedded["Redis"] = settings.DATA_DIR / "valkey"
+    others = {"metrics": settings.METRICS_DIR, "DATA_DIR": settings.DATA_DIR}
+    lake = settings.REPORTS_LAKE
+    return {**embedded, **others, **({} if "://" in lake or _is_elsewhere(Path(lake)) else {"reports": Path(lake)})}
+
+
+def _is_elsewhere(folder: Path) -> bool:
+    """Return whether another machine has a folder. It may be away, and each question about it would hang as long."""
+    mounts = [line.split()[1:3] for line in MOUNTS.read_text().splitlines()] if MOUNTS.exists() else []
+    holding = [(len(point), kind) for point, kind in mounts if folder.is_relative_to(point)]
+    return bool(holding) and max(holding)[1].startswith(REMOTE)

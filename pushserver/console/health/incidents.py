@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, JSONObject, Now
 
 from kit.db.base import fetch
 from kit.db.partitions import delete_in_chunks
@@ -21,6 +23,9 @@ from pushserver.console.models import Alert, Incident, ServerStart
 # An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)
 KEPT = timedelta(days=30)
+# An indicator may notice a fault this long before its cause does.
+NOTICED_BEFORE = timedelta(minutes=5)
+MAX_EFFECTS = 20
 _IS_END_SENT = Exists(Alert.objects.filter(incident=OuterRef("pk"), event=Alert.Event.ENDED))
 
 
@@ -50,41 +55,74 @@ def recall(*, now: datetime) -> Memory:
 def remember(indicators: Sequence[Verdict], memory: Memory, *, now: datetime) -> list[Verdict]:
     """Note begun, changed and ended incidents. Return the indicators with the time since when each is not green."""
     known = {indicator.id: indicator for indicator in indicators}
-    seen = [(row, changes(row, known.get(row.indicator), now)) for row in memory.newest.values()]
     begun = [incident_of(found, now) for found in indicators if found.is_bad and found.id not in memory.newest]
+    near = [*memory.newest.values(), *begun]
+    for incident in begun:
+        incident.cause = cause_of(incident, near, known)
+    seen = [(row, changes(row, near, known, now)) for row in memory.newest.values()]
     changed = [(row, columns) for row, columns in seen if columns]
     if changed or begun:
         _note(changed, begun)
     owned = [replace(found, owner=memory.owner_of(found)) for found in indicators]
-    return dated(owned, {row.indicator: row.began_at for row in [*memory.newest.values(), *begun]})
+    return dated(owned, {row.indicator: row.began_at for row in near})
 
 
-def changes(incident: Incident, indicator: Verdict | None, now: datetime) -> dict[str, Any]:
+def cause_of(incident: Incident, near: Sequence[Incident], known: Mapping[str, Verdict]) -> str:
+    """Return the id of the indicator that explains an incident, or else the one that did. The function is pure.
+
+    It is the one that the snapshot names. Without one, it is an incident in red that began before, or within
+    WELL_AFTER: an indicator may notice a fault before its cause does, and recover later. ``near`` has the incidents
+    that go on or ended within WELL_AFTER. If one of them explains the cause, it explains this one, too.
+    """
+    own = known.get(incident.indicator)
+    cause = own.cause if own else ""
+    if own and not (cause or incident.cause):
+        red = (other for other in near if other.red_from and other.began_at <= incident.began_at + WELL_AFTER)
+        kinds = ((other.indicator, known[other.indicator].kind) for other in red if other.indicator in known)
+        cause = next((indicator for indicator, kind in kinds if kind.explains(own.kind)), "")
+    causes = {other.indicator: other.cause for other in near}
+    root = causes.get(cause, "")
+    return root if root in causes and root != incident.indicator else cause or incident.cause
+
+
+def changes(
+    incident: Incident, near: Sequence[Incident], known: Mapping[str, Verdict], now: datetime
+) -> dict[str, Any]:
     """Return the columns of an incident that change with its indicator. The function is pure.
 
-    An unknown (grey) indicator changes nothing, and one that is gone has recovered.
+    An unknown (grey) indicator begins and ends nothing, and one that is gone has recovered.
     """
-    if indicator and indicator.state == State.GREY:
-        return {}
+    columns: dict[str, Any] = {"cause": cause_of(incident, near, known)}
+    indicator = known.get(incident.indicator)
+    if indicator is None or indicator.state != State.GREY:
+        columns |= _times(incident, indicator, now)
+    return {name: value for name, value in columns.items() if getattr(incident, name) != value}
+
+
+def _times(incident: Incident, indicator: Verdict | None, now: datetime) -> dict[str, Any]:
     columns: dict[str, Any] = {"ended_at": incident.ended_at or now}
     if indicator and indicator.is_bad:
-        columns = {"ended_at": None, "state": indicator.state.value, "cause": indicator.cause or incident.cause}
+        columns = {"ended_at": None, "state": indicator.state.value}
     if indicator and indicator.state == State.RED:
         columns["red_until"] = None
         if incident.red_from is None or (incident.red_until and now - incident.red_until >= WELL_AFTER):
             columns |= {"red_from": now, "sentence": indicator.sentence}
     elif incident.red_from:
         columns["red_until"] = incident.red_until or now
-    return {name: value for name, value in columns.items() if getattr(incident, name) != value}
+    return columns
 
 
-def follow(incident: Incident | None, indicator: Verdict, now: datetime) -> Incident | None:
-    """Return the newest incident of an indicator after a snapshot, without the database."""
-    if incident is None or (incident.ended_at and now - incident.ended_at >= WELL_AFTER):
-        return incident_of(indicator, now) if indicator.is_bad else incident
-    for name, value in changes(incident, indicator, now).items():
-        setattr(incident, name, value)
-    return incident
+def follow(newest: Sequence[Incident], indicators: Sequence[Verdict], now: datetime) -> list[Incident]:
+    """Change the newest incidents of indicators as a snapshot says, without the database. Return those that begin."""
+    near = [row for row in newest if row.ended_at is None or now - row.ended_at < WELL_AFTER]
+    known = {indicator.id: indicator for indicator in indicators}
+    names = {row.indicator for row in near}
+    begun = [incident_of(found, now) for found in indicators if found.is_bad and found.id not in names]
+    near += begun
+    for row in (row for row in near if row.indicator in known):
+        for name, value in changes(row, near, known, now).items():
+            setattr(row, name, value)
+    return begun
 
 
 def incident_of(indicator: Verdict, began_at: datetime, ended_at: datetime | None = None) -> Incident:
@@ -102,6 +140,37 @@ def incident_of(indicator: Verdict, began_at: datetime, ended_at: datetime | Non
         red_from=began_at if is_red else None,
         red_until=ended_at if is_red else None,
     )
+
+
+# One fault, one row --------------------------------------------------------------------------------------------------
+def causes_of(incident: Incident | None = None) -> QuerySet[Incident]:
+    """Return the incidents of the cause of an incident, or of that of each row of a query."""
+    indicator, began_at = (incident.cause, incident.began_at) if incident else (OuterRef("cause"), OuterRef("began_at"))
+    return Incident.objects.filter(
+        Q(ended_at=None) | Q(ended_at__gte=began_at - WELL_AFTER),
+        indicator=indicator,
+        began_at__lte=began_at + NOTICED_BEFORE,
+    ).order_by("began_at")
+
+
+def is_own() -> Q:
+    """Return the condition of incidents that follow from no other, or go on after the one that they followed from.
+
+    Most have no cause, and for these PostgreSQL looks for none.
+    """
+    goes_on = Q(ended_at=None)
+    return Q(cause="") | (goes_on & ~Exists(causes_of().filter(goes_on))) | (~goes_on & ~Exists(causes_of()))
+
+
+def with_effects() -> QuerySet[Incident]:
+    """Return the incidents, each with its ``effects``: those that follow from it, as dicts."""
+    effects = Incident.objects.filter(
+        cause=OuterRef("indicator"),
+        began_at__gte=OuterRef("began_at") - NOTICED_BEFORE,
+        began_at__lte=Coalesce(OuterRef("ended_at"), Now()) + WELL_AFTER,
+    )
+    shown = effects.order_by("began_at").values(shown=JSONObject(pk="pk", name="name", sentence="sentence"))
+    return Incident.objects.annotate(effects=ArraySubquery(shown[:MAX_EFFECTS]))
 
 
 @transaction.atomic

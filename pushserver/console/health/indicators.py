@@ -1,27 +1,47 @@
-"""The indicators of the server itself, but those of `pushes`: their judges, and the table of all. It does no I/O."""
+"""The indicators of the server itself: their judges, the pages to which they lead, and the table of all. No I/O."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from math import ceil
+from datetime import datetime, timedelta
+from math import ceil, inf
 from typing import Any, NamedTuple
 
-from kit.display import counted
-from pushserver.console.health import pages
-from pushserver.console.health.judges import filling
-from pushserver.console.health.pushes import PUSHES
-from pushserver.console.health.space import disk
+from kit.display import counted, exact
+from notifications.messages import DRY_RUN, FAILURES
+from pushserver.console.health.judges import Queue, Waiting, filling
 from pushserver.console.health.verdicts import (
+    BAD,
     DATABASE_SILENT,
     Facts,
     Group,
     Kind,
+    Page,
     State,
     Verdict,
     duration,
     explained,
     listed,
+    rows,
 )
+
+# Pages of the console to which indicators lead -----------------------------------------------------------------------
+DRAIN_PAGE = Page("Drain", "drain", "notifications.operate_drain")
+STUCK_PAGE = rows("Stuck notifications", "notifications.notification", "progress=stuck")
+ATTEMPTS_PAGE = rows("Attempts", "notifications.attempt")
+FAILED_ATTEMPTS_PAGE = rows("Failed attempts", "notifications.attempt", "failed=yes")
+CHANNELS_PAGE = rows("Apps", "notifications.channel")
+TRIPPED_PAGE = rows("Tripped apps", "notifications.channel", "halted=tripped")
+PAUSED_PAGE = rows("Paused apps", "notifications.channel", "halted=paused")
+HALTED_PAGE = rows("Halted apps", "notifications.channel", "halted=yes")
+OPEN_PAGE = rows("Open notifications", "notifications.notification", "progress=open")
+ENDED_PAGE = rows("Notifications", "notifications.notification")
+NEWEST_REQUESTS_PAGE = rows("Newest requests", "notifications.notificationrequest")
+REQUESTS_PAGE = rows("Requests that wait", "notifications.notificationrequest", "state__exact=waiting")
+REGISTRATIONS_PAGE = rows("Registrations", "registrations.registration")
+REPORTS_PAGE = Page("Last night", "reports:overview", "spark_reports.view_publishedday")
+INCIDENTS_PAGE = rows("Incidents", "pushserver.incident")
+RUNS_PAGE = rows("Runs", "spark_reports.reportrun")
 
 # Without a worker for one of these queues messages or their answers are not processed. Reports can wait.
 NEEDED_QUEUES = ("maintenance", "keys")
@@ -161,6 +181,368 @@ def beat(facts: Facts) -> Verdict:
     return Verdict(State.RED, f"has scheduled nothing since {counted_until:%H:%M}", first_step, counted_until)
 
 
+# Disk space: the free space of volumes, now and at the pace of the last day ------------------------------------------
+SIZE_OF_DATABASE = "size database"
+# Free MiB below which PostgreSQL cannot make the next segment of its log, and below which somebody has to act: a start
+# needs as much. Of a volume smaller than SMALL_MIB, such as one in memory for metrics, that is a quarter. Above it, a
+# volume is low below a tenth of its size, and at most below LOW_MIB.
+FULL_MIB, RED_MIB, LOW_MIB, SMALL_MIB = 16, 128, 1024, 256
+# Time until a volume is full, at the pace of the last day.
+RED_HOURS, YELLOW_HOURS = 6.0, 7 * 24.0
+
+
+class Past(NamedTuple):
+    """The first and the last value of a flow within a day, in MiB, with the times of their hours."""
+
+    first_at: datetime
+    first: int
+    last_at: datetime
+    last: int
+
+    @property
+    def growth_per_day(self) -> float:
+        """Return the growth in MiB per day, or 0 if less than an hour is known."""
+        days = (self.last_at - self.first_at) / timedelta(days=1)
+        return (self.last - self.first) / days if days else 0.0
+
+
+class Volume(NamedTuple):
+    """The volume of these data of ours. ``is_needed`` says that messages need it, and not only reports."""
+
+    name: str
+    free_mib: int
+    size_mib: int
+    is_needed: bool = True
+
+    @property
+    def flow(self) -> str:
+        """Return the name under which the history keeps its free space."""
+        return f"free {self.name}"
+
+
+def disk(facts: Facts) -> Verdict:
+    """Judge the free space of the volumes, now and at the pace of the last day. The worst volume decides.
+
+    A full one has no headline of its own, but PostgreSQL has, which then refuses what it is asked.
+    """
+    volumes: Sequence[Volume] = facts["volumes"]
+    past: Mapping[str, Past] = facts.get("past", {})
+    judged = ((state, volume) for volume in volumes if (state := _state_of_volume(volume, past)) in BAD)
+    worst = min(judged, key=lambda found: (BAD.index(found[0]), found[1].free_mib), default=None)
+    if worst is None:
+        left = [f"{size_of(volume.free_mib)} for {volume.name}" for volume in volumes]
+        sentence = f"{listed(left)} left" if left else "no volume is seen"
+        return Verdict(State.GREEN, f"{sentence}{_growth(past)}")
+    state, volume = worst
+    first_step = "Make room there, or extend it. Never delete files in PostgreSQL's `pg_wal`."
+    sentence = f"the disk of {volume.name} has {size_of(volume.free_mib)} left of {size_of(volume.size_mib)}"
+    if volume.free_mib < FULL_MIB:
+        sentence = f"the disk of {volume.name} is full"
+    elif (hours := hours_left(volume, past)) < YELLOW_HOURS:
+        sentence += f", and is full in {duration(hours * 3600)} at the pace of the last day"
+    return Verdict(state, sentence, first_step)
+
+
+def _state_of_volume(volume: Volume, past: Mapping[str, Past]) -> State:
+    """Return the state of one volume. One that only reports need stops no message."""
+    red_mib = RED_MIB if volume.size_mib >= SMALL_MIB else volume.size_mib / 4
+    low_mib, hours = max(red_mib, min(LOW_MIB, volume.size_mib / 10)), hours_left(volume, past)
+    if volume.is_needed and (volume.free_mib < red_mib or hours < RED_HOURS):
+        return State.RED
+    return State.YELLOW if volume.free_mib < low_mib or hours < YELLOW_HOURS else State.GREEN
+
+
+def hours_left(volume: Volume, past: Mapping[str, Past]) -> float:
+    """Return the hours until a volume is full at the pace of the last day. It is infinite if it does not fill."""
+    known = past.get(volume.flow)
+    return 24 * volume.free_mib / -known.growth_per_day if known and known.growth_per_day < 0 else inf
+
+
+def _growth(past: Mapping[str, Past]) -> str:
+    """Return the size and growth of the database, whose disk may be one that this process does not see."""
+    known = past.get(SIZE_OF_DATABASE)
+    if known is None:
+        return ""
+    return f"; the database has {size_of(known.last)}, and grows by {size_of(max(0.0, known.growth_per_day))} a day"
+
+
+def size_of(mib: float) -> str:
+    """Return a size for people. A large one that hardly changes has the same words."""
+    return f"{mib:,.0f} MiB" if mib < 1024 else f"{mib / 1024:,.{0 if mib >= 10 * 1024 else 1}f} GiB"
+
+
+RUNNING, DRAINED, TRIPPED, PAUSED = "running", "drained", "tripped", "paused"
+OVERDUE_YELLOW = 3.0  # seconds
+# Shares of failures in the last minutes.
+FAILING_RED, FAILING_YELLOW = 0.5, 0.1
+# An app that was failing still is, above this share of the limit.
+STILL_FAILING = 0.5
+JUDGED_MINUTES = 3
+FEW_TRIES = 20
+OTHERWISE = "docs/delivery.md explains this class. The error rule says where the code comes from."
+# Attempts by app, outcome and code.
+ChannelTries = Mapping[tuple[str, str, str], int]
+
+
+# What stopped delivery or an app --------------------------------------------------------------------------------------
+class Switch(NamedTuple):
+    """Delivery as a whole while it is drained, or one app. ``by`` is empty when the server itself acted.
+
+    Only apps that something was delivered to count: made-up apps neither stop the server nor keep it running.
+    ``devices`` is the kind of device that its pushes go to, for people.
+    """
+
+    state: str
+    name: str
+    by: str
+    why: str
+    since: datetime
+    devices: str
+
+    @property
+    def is_on(self) -> bool:
+        return self.state == RUNNING
+
+    @property
+    def is_halted(self) -> bool:
+        return self.state in {TRIPPED, PAUSED}
+
+    @property
+    def stopper(self) -> str:
+        return self.by or "a breaker"
+
+    @property
+    def words(self) -> str:
+        """Return what is stopped, by whom and why. Only staff may read it."""
+        state = "stopped" if self.state == DRAINED else f"{self.name} {self.state}"
+        return f"{state} by {self.stopper} since {exact(self.since)}: {self.why or 'no reason given'}"
+
+
+class Failing(NamedTuple):
+    """An app whose last sends all failed, or the apps of a platform that nothing was delivered to yet.
+
+    ``answer`` is the commonest code, with the gateway's redacted text where there is one.
+    """
+
+    name: str
+    failures: int
+    since: datetime
+    answer: str
+
+
+def sending(facts: Facts) -> Verdict:
+    """Judge whether pushes are sent. It is red also if an operator stopped delivery, so that the next operator sees at
+    once that nobody is notified. A red gateway, or a red way to it, explains that none is sent.
+    """
+    stopped = _stops(facts["switches"])
+    if not stopped:
+        away = _away(facts)
+        return away or _failing(facts)
+    is_drained = stopped[0].state == DRAINED
+    action = "Start it" if is_drained else "Resume the apps"
+    since = max(switch.since for switch in stopped)  # the last stop counts
+    by = " and ".join(dict.fromkeys(switch.stopper for switch in stopped))
+    return Verdict(
+        State.RED,
+        "; ".join(switch.words for switch in stopped),
+        f"{action} again: waiting pushes expire {duration(facts['time_to_live'])} after their request.",
+        since,
+        own_page=DRAIN_PAGE if is_drained else HALTED_PAGE,
+        headline=f"No pushes are sent: stopped by {by} since {exact(since)}",
+    )
+
+
+def _stops(switches: Sequence[Switch]) -> list[Switch]:
+    """Return what keeps every push from being sent: the drain, or the halts of all apps. Mostly there is none."""
+    drains = [switch for switch in switches if switch.state == DRAINED]
+    return drains or ([] if any(switch.is_on for switch in switches) else list(switches))
+
+
+def _away(facts: Facts) -> Verdict | None:
+    """Return the verdict that follows from the first red gateway, or None."""
+    gateways = [kind for part in facts["parts"] for kind in part.kinds if kind.group == Group.OUT and kind.concerns_all]
+    for found in (found for kind in gateways for found in kind.verdicts(facts)):
+        if found.state == State.RED and found.headline:
+            sentence = found.headline[:1].lower() + found.headline[1:]
+            return Verdict(State.RED, sentence, found.first_step, found.since, cause=found.id)
+    return None
+
+
+def _failing(facts: Facts) -> Verdict:
+    """Judge whether what is sent gets through. A halt of an app has an indicator of its own."""
+    halted = {switch.name for switch in facts["switches"] if switch.is_halted}
+    failing: list[Failing] = [app for app in facts["failing"] if app.name not in halted]
+    if not failing:
+        return Verdict(State.GREEN, "pushes are sent")
+    sentence = "; ".join(
+        f"{app.name}: the last {app.failures} sends failed, mostly with {app.answer}" for app in failing
+    )
+    first_step = (
+        "Look at its attempts: what does the gateway answer? Waiting pushes are sent again less and less often."
+    )
+    return Verdict(State.YELLOW, sentence, first_step, min(app.since for app in failing))
+
+
+def channels(facts: Facts) -> Verdict:
+    """Judge the apps by the worst halted one, and name each halted app."""
+    switches: Sequence[Switch] = facts["switches"]
+    halted = sorted(
+        (switch for switch in switches if switch.is_halted),
+        key=lambda channel: (channel.state != TRIPPED, channel.since),
+    )
+    running = sum(switch.is_on for switch in switches)
+    if not halted:
+        known = f"{running} running"
+        return Verdict(State.GREEN, known) if running else Verdict(State.GREY, "nothing was delivered yet")
+    first, states = halted[0], {channel.state for channel in halted}
+    page = {TRIPPED: TRIPPED_PAGE, PAUSED: PAUSED_PAGE}[first.state] if len(states) == 1 else HALTED_PAGE
+    state, first_step = {
+        TRIPPED: (
+            State.RED,
+            "Repair the set-up at Apple, Google or the gateway. The app resumes when a probe succeeds.",
+        ),
+        PAUSED: (
+            State.YELLOW,
+            "Resume it when the work is done. Its waiting pushes expire meanwhile, each after its time to live.",
+        ),
+    }[first.state]
+    sentence, headline = "; ".join(channel.words for channel in halted), _stopped_words(switches, halted, facts["now"])
+    cause = "sending" if {*halted} == {*_stops(switches)} else ""  # all are halted
+    return Verdict(state, sentence, first_step, first.since, own_page=page, headline=headline, cause=cause)
+
+
+def _stopped_words(switches: Iterable[Switch], halted: Iterable[Switch], now: datetime) -> str:
+    """Return one line on which pushes are not sent, since when and why.
+
+    They are those of all apps of a kind of device, or those of the app that was stopped last.
+    """
+    running = {switch.devices for switch in switches if switch.is_on}
+    last = max(halted, key=lambda switch: (switch.devices not in running, switch.since))
+    pushes = f"Pushes of {last.name}" if last.devices in running else f"{last.devices} pushes"
+    return f"{pushes} stopped {duration((now - last.since).total_seconds())} ago: {last.state} by {last.stopper}"
+
+
+def dead_tokens(facts: Facts) -> Verdict:
+    """Judge whether dead tokens are disabled. Where a wrong set-up must be the reason, they are not.
+
+    The fact has the apps whose dead tokens are ignored, with the time since when.
+    """
+    distrusted: Mapping[str, datetime] = facts["dead-tokens"]
+    if not distrusted:
+        return Verdict(State.GREEN, "dead tokens are disabled")
+    names = listed(sorted(distrusted))
+    sentence = (
+        f"too many tokens of {names} are refused as dead: a wrong set-up is likelier, so no token is disabled and "
+        f"pushes are retried"
+    )
+    first_step = "Check environment, project and topic at Apple, Google and the gateway. It recovers by itself."
+    late = f"Pushes of {names} fail: a wrong set-up is likely"
+    return Verdict(State.RED, sentence, first_step, min(distrusted.values()), late=late)
+
+
+# Results: the share of failures of each app in the last minutes ------------------------------------------------------
+def results(facts: Facts) -> Verdict:
+    """Judge each app. ``tries`` counts the last JUDGED_MINUTES, and ``newest_tries`` the newest of them."""
+    tries, until = facts["tries"], facts["counted_until"]
+    during = (until - timedelta(minutes=JUDGED_MINUTES), until) if until else None
+    states = {channel: _state_of_channel(channel, facts) for channel in sorted({channel for channel, _, _ in tries})}
+    bad = [(state, channel) for state in BAD for channel, known in states.items() if known == state]
+    if not bad:
+        total, failed = _failures(tries)
+        sentence = f"{failed.total():,} of {total:,} attempts failed in the last {JUDGED_MINUTES} minutes"
+        nothing = f"no push was attempted in the last {JUDGED_MINUTES} minutes"
+        return Verdict(State.GREEN, sentence if total else nothing, during=during)
+    sentence = "; ".join(f"{channel}: {_failing_words(tries, channel)}" for _, channel in bad)
+    state, worst = bad[0]
+    (_, code), _ = _failures(tries, worst)[1].most_common(1)[0]
+    advice = next(filter(None, (part.advice(code) for part in facts["parts"])), OTHERWISE)
+    late = f"Most pushes of {worst} fail" if state == State.RED else ""
+    tripped = {switch.name for switch in facts["switches"] if switch.state == TRIPPED}
+    cause = "channels" if tripped.issuperset(channel for _, channel in bad) else ""
+    return Verdict(state, sentence, advice, late=late, during=during, cause=cause)
+
+
+def _failures(tries: ChannelTries, only: str = "") -> tuple[int, Counter[tuple[str, str]]]:
+    """Return the number of attempts, and the failed ones by outcome and code, in all apps or in one.
+
+    Attempts of the canary that its gateway dropped do not count, because they say nothing about real pushes.
+    """
+    failed: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for (channel, outcome, code), number in tries.items():
+        if channel == (only or channel) and code != DRY_RUN:
+            total += number
+            if outcome in FAILURES:
+                failed[outcome, code] += number
+    return total, failed
+
+
+def _state_of_channel(channel: str, facts: Facts) -> State:
+    """Return the state of one app. ``before`` has the states of the indicators that were bad in the last snapshot.
+
+    It gets worse if the last minutes and the newest of them are above the limit. It gets better as soon as the newest
+    minute is clearly below the limit. So neither a moment of failures nor a moment without any changes it.
+    """
+    before = facts["before"].get("results", State.GREEN)
+    total, failed = _failures(facts["tries"], channel)
+    if total < FEW_TRIES:
+        return State.GREEN
+    recent = failed.total() / total
+    newest_total, newest_failed = _failures(facts["newest_tries"], channel)
+    newest = newest_failed.total() / newest_total if newest_total else recent
+    for state, limit in ((State.RED, FAILING_RED), (State.YELLOW, FAILING_YELLOW)):
+        was_there = before in (state, State.RED)
+        if min(recent, newest) > limit or (was_there and newest > limit * STILL_FAILING):
+            return state
+    return State.GREEN
+
+
+def _failing_words(tries: ChannelTries, channel: str) -> str:
+    total, failed = _failures(tries, channel)
+    (outcome, code), _ = failed.most_common(1)[0]
+    commonest = f"{outcome} ({code})" if code else outcome
+    recent = f"in the last {JUDGED_MINUTES} minutes"
+    return f"{failed.total():,} of {total:,} attempts failed {recent}, most of them {commonest}"
+
+
+# Queues of pushes -----------------------------------------------------------------------------------------------------
+def _due_words(due: Waiting) -> str:
+    if not due.oldest_seconds:
+        return "nothing is overdue"
+    return f"the longest waiting notification has been due for {duration(due.oldest_seconds)}"
+
+
+def _answer_words(overdue: Waiting) -> str:
+    if overdue.oldest_seconds <= OVERDUE_YELLOW:
+        return "no request waits for its answer"
+    return f"a request has waited for its answer for {duration(overdue.oldest_seconds)} too long"
+
+
+# A notification behind a halt is not due.
+DUE = Queue(
+    name="delivery",
+    count="pushserver_notifications_open",
+    age="pushserver_notifications_oldest_due_age_seconds",
+    red=60.0,
+    yellow=10.0,
+    subject="Pushes",
+    first_step="Check the workers of the queue `batches`: are there enough? Then check whether a gateway is slow.",
+    words=_due_words,
+    title="Longest due notification",
+    word="open",
+    page=OPEN_PAGE,
+)
+OVERDUE = Queue(
+    name="answers",
+    age="pushserver_requests_overdue_age_seconds",
+    red=10.0,
+    yellow=OVERDUE_YELLOW,
+    subject="Answers",
+    first_step="Check the workers of the queue `batches`: none of them sends answers.",
+    words=_answer_words,
+)
+
+
 # Traffic: whether requests and pushes are as many as usual at this hour -----------------------------------------------
 FEW_DAYS = 5
 # An absence is judged over a period in which this number is usual. By chance it happens less than once in
@@ -256,7 +638,7 @@ def reports(facts: Facts) -> Verdict:
         first_step = (
             "Repair the fault that the run names. The night is then repeated by itself, or on demand from Last night."
         )
-        return Verdict(State.YELLOW, found.words, first_step, own_page=pages.RUNS)
+        return Verdict(State.YELLOW, found.words, first_step, own_page=RUNS_PAGE)
     return Verdict(State.OFF if found.state == State.OFF else State.GREEN, found.words)
 
 
@@ -283,7 +665,15 @@ KINDS = (
     Kind("key", SERVER, "Server's key", "PushServerKeyChanged", key),
     DISK,
     DATABASE,
-    Kind("database-speed", SERVER, "PostgreSQL's speed", "PushServerDatabaseDown", database_speed, concerns_all=True),
+    Kind(
+        "database-speed",
+        SERVER,
+        "PostgreSQL's speed",
+        "PushServerDatabaseDown",
+        database_speed,
+        concerns_all=True,
+        follows=("database",),
+    ),
     Kind("broker", SERVER, "Redis", "PushServerBrokerDown", broker, decides_readiness=True, follows=("database",)),
     Kind(
         *("batches", SERVER, "Batches", "PushServerQueueWithoutWorker", batches),
@@ -291,17 +681,46 @@ KINDS = (
         concerns_all=True,
         follows=("database", "broker"),
     ),
-    Kind("workers", SERVER, "Workers", "PushServerQueueWithoutWorker", workers, decides_readiness=True),
+    Kind(
+        *("workers", SERVER, "Workers", "PushServerQueueWithoutWorker", workers),
+        decides_readiness=True,
+        follows=("broker",),
+    ),
     Kind("beat", WATCH, "Beat", "IndicatorBeat", beat, follows=(SERVER, "broker", "workers")),
     Kind(
         *("registrations", IN, "Registrations", "PushServerRegistrationsFilling"),
         filling("registrations", setting="MAX_REGISTRATIONS", rows="registrations"),
-        pages.REGISTRATIONS,
+        REGISTRATIONS_PAGE,
     ),
-    *PUSHES,
-    Kind("traffic", WATCH, "Traffic", "IndicatorTraffic", traffic, pages.NEWEST_REQUESTS, follows=(SERVER, IN, OUT)),
-    Kind("reports", WATCH, "Reports", "PushServerReportsMissing", reports, pages.REPORTS),
-    Kind("anomalies", WATCH, "Anomalies", "IndicatorAnomalies", anomalies, pages.REPORTS),
+    Kind("sending", OUT, "Sending", "PushServerNoPushes", sending, CHANNELS_PAGE, concerns_all=True),
+    Kind(
+        "delivery",
+        OUT,
+        "Delivery",
+        "PushServerDeliveryLate",
+        DUE,
+        STUCK_PAGE,
+        concerns_all=True,
+        follows=(SERVER, "sending"),
+    ),
+    Kind(
+        *("channels", OUT, "Apps", "PushServerChannelTripped", channels, CHANNELS_PAGE),
+        yellow_runbook="PushServerChannelPaused",
+    ),
+    Kind("dead-tokens", OUT, "Dead tokens", "PushServerDeathsDoubted", dead_tokens, CHANNELS_PAGE),
+    Kind("answers", OUT, "Answers", "PushServerAnswersOverdue", OVERDUE, REQUESTS_PAGE, follows=(SERVER, OUT)),
+    Kind(
+        "results",
+        OUT,
+        "Results of pushes",
+        "PushServerPushesFail",
+        results,
+        FAILED_ATTEMPTS_PAGE,
+        follows=("sending",),
+    ),
+    Kind("traffic", WATCH, "Traffic", "IndicatorTraffic", traffic, NEWEST_REQUESTS_PAGE, follows=(SERVER, IN, OUT)),
+    Kind("reports", WATCH, "Reports", "PushServerReportsMissing", reports, REPORTS_PAGE),
+    Kind("anomalies", WATCH, "Anomalies", "IndicatorAnomalies", anomalies, REPORTS_PAGE),
 )
 
 
@@ -310,6 +729,11 @@ def kinds_of(parts: Sequence[Any]) -> list[Kind]:
     known = [*KINDS, *(kind for part in parts for kind in part.kinds)]
     groups = list(Group)
     return sorted(known, key=lambda kind: (groups.index(kind.group), not kind.decides_readiness))
+
+
+def kind_of(indicator: str, ids: Iterable[str]) -> str:
+    """Return which of these ids of kinds an indicator has, or an empty text. Its id begins with that of its kind."""
+    return max((own for own in ids if f"{indicator}-".startswith(f"{own}-")), key=len, default="")
 
 
 def judge(facts: Facts) -> list[Verdict]:

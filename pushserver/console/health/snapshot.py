@@ -1,19 +1,27 @@
-"""The health of the whole server at one moment: the facts and the indicators."""
+"""The health of the whole server at one moment: the facts and the indicators, and the probes that show it.
+
+`/healthz` shows that this process runs, and `/readyz` whether the server processes messages, or why not. Both are open
+to anybody. `/readyz` shows the indicators that decide readiness, with numbers in place of hosts, and no user, password,
+path or exception text. The API shows all of them, with hosts.
+"""
 
 from datetime import datetime
 from typing import NamedTuple
 
 import structlog
 from django.db import Error, transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
 
 from kit.db.base import timeouts
 from kit.db.reasons import is_closed, reason
 from kit.processes.status import ChangeFilter
-from pushserver.console.health import asking, indicators, stored, traffic
-from pushserver.console.health.hour import Hour, read_hour
+from pushserver.console.health import asking, indicators, stored
+from pushserver.console.health.history import Hour, no_hour, read_hour
 from pushserver.console.health.incidents import recall, remember
 from pushserver.console.health.indicators import judge
-from pushserver.console.health.verdicts import Facts, Verdict, dated
+from pushserver.console.health.verdicts import Facts, Verdict, dated, is_ready, to_json, without_hosts
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +60,7 @@ def take_snapshot(*, now: datetime) -> Snapshot:
             facts["database"] = refusal if is_closed(error) else ""
             if REFUSALS.has_changed(refusal):
                 log.warning("facts_not_read", reason=refusal)
-    facts |= {"hour": Hour(traffic.minutes(now), {}), "is_slow": True}
+    facts |= {"hour": no_hour(now), "is_slow": True}
     return Snapshot(facts, dated(judge(facts), facts["incidents"]), is_noted=False)
 
 
@@ -72,3 +80,20 @@ def readiness() -> list[Verdict]:
 def is_bad_at_a_glance() -> bool:
     """Return whether a server around us or a worker is bad, without reading a table."""
     return any(found.is_bad for found in judge(asking.RECENT.get()))
+
+
+# Probes ---------------------------------------------------------------------------------------------------------------
+@never_cache
+@require_safe
+def healthz(_request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+def readyz(_request: HttpRequest) -> HttpResponse:
+    found = readiness()
+    response = JsonResponse(to_json(without_hosts(found)), status=200 if is_ready(found) else 503)
+    # Django would log this 503 as an error every few seconds, but it is a regular answer.
+    setattr(response, "_has_been_logged", True)  # noqa: B010 - undeclared, hence unknown to type checkers
+    return response

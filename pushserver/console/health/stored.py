@@ -5,6 +5,8 @@ A database that does not answer in time is a fact as well: no reader of indicato
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from hashlib import sha256
 from typing import LiteralString
 
 import structlog
@@ -19,11 +21,19 @@ from notifications.messages import DEVICE_LIMITED, DRY_RUN, FAILURES
 from notifications.models import Channel, EndedAttempt, Halt
 from notifications.queues.breakers import ANSWERED
 from notifications.queues.queues import SUCCESS_NOTED_EVERY
-from pushserver.console.health import hours
-from pushserver.console.health.hour import Hour
-from pushserver.console.health.indicators import Flow, LostKey, kinds_of
+from pushserver.console.health import traffic
+from pushserver.console.health.history import DELIVERED, Figure, Hour, Key
+from pushserver.console.health.indicators import (
+    DRAINED,
+    JUDGED_MINUTES,
+    RUNNING,
+    Failing,
+    Flow,
+    LostKey,
+    Switch,
+    kinds_of,
+)
 from pushserver.console.health.judges import Filled, Queue, Waiting
-from pushserver.console.health.pushes import DRAINED, JUDGED_MINUTES, RUNNING, Failing, Switch
 from pushserver.console.health.recent import Recent
 from pushserver.console.health.traffic import MINUTE
 from pushserver.console.health.verdicts import Facts
@@ -89,21 +99,27 @@ def _traffic(hour: Hour) -> Mapping[str, object]:
     """Return the flows of requests and pushes, and the number of days to compare them with."""
     if hour.counted_until is None:
         return {"flows": [], "days": 0}
-    usual = hours.read_usual(hour.counted_until - MINUTE)
+    usual = traffic.read_usual(hour.counted_until - MINUTE)
     flows = [
         Flow(
             f"request has arrived through {part.label}",
             f"requests have arrived through {part.label}",
-            usual.get(hours.requests_of(part.name), ()),
-            _known(hour.requests_by(part.name)),
+            usual.get(traffic.requests_of(part.name), ()),
+            _known(hour.counts.requests(part.name)),
         )
         for part in parts_in_use()
         if part.is_bridge
     ]
-    for devices, names in hours.kinds_of_devices().items():
+    for devices, names in traffic.kinds_of_devices().items():
         one, many = f"{devices} push has been delivered", f"{devices} pushes have been delivered"
-        flows.append(Flow(one, many, usual.get(hours.pushes_to(devices), ()), _known(hour.delivered_to(names))))
+        delivered = hour.counts.column(Figure.ATTEMPTS, partial(_is_delivered, tuple(f"{name} " for name in names)))
+        flows.append(Flow(one, many, usual.get(traffic.pushes_to(devices), ()), _known(delivered)))
     return {"flows": flows, "days": max(map(len, usual.values()), default=0)}
+
+
+def _is_delivered(names: tuple[str, ...], key: Key) -> bool:
+    """Return whether attempts to an app were delivered, and its name begins with the name of a kind of token."""
+    return key.outcome == DELIVERED and f"{key.subject} ".startswith(names)
 
 
 def _known(column: Sequence[float | None]) -> list[int]:
@@ -223,6 +239,13 @@ def switches() -> list[Switch]:
 def present_keys() -> str:
     """Return the public keys of the settings, as `ServerStart` has them."""
     return ",".join(key.hex() for part in parts_in_use() for key in part.own_keys())
+
+
+def present_settings() -> str:
+    """Return the settings that are no secrets, as `ServerStart` has them."""
+    env = settings.ENVIRONMENT
+    known = {row.name: env.values.get(row.name, "") for row in env.table if not row.used_by}
+    return ",".join(f"{name}:{sha256(value.encode()).hexdigest()[:8]}" for name, value in known.items())
 
 
 def lost_key() -> LostKey | None:

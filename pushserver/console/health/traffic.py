@@ -1,29 +1,35 @@
-"""Counts of the last minutes, so that pages read a few small rows and no large table.
+"""Counts of the last minutes, and their sums by the hour, so that pages read a few small rows and no large table.
 
 A push counts in the minute in which its result was known, and the wait for a first push in the minute in which its POST
 began. A minute is counted after its end, and once more when no push that began in it can still be in flight. Missed
 minutes are counted later, the newest first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import LiteralString
 
 from django.conf import settings
 from django.db import connection, transaction
 
-from kit.db.base import table
+from kit.db.base import fetch, table, write
 from kit.db.clock import day_of, with_days
 from notifications.messages import Outcome
 from notifications.models import Channel, EndedAttempt, Notification, NotificationRequest, RefusedRequest
-from pushserver.console.health.trend import BUCKET
+from pushserver.console.health.asking import MIB, volumes
+from pushserver.console.health.indicators import SIZE_OF_DATABASE
 from pushserver.console.models import Count, TrafficMinute
 from pushserver.console.notifications.metrics import OPEN
-from pushserver.console.parts import parts
+from pushserver.console.parts import parts, parts_in_use
 from registrations import messages
-from registrations.messages import sql_case, sql_with_topic
+from registrations.messages import devices_of, sql_case, sql_with_topic
 
 Figure = Count.Figure
 OF_MINUTES = (Figure.REQUESTS, Figure.REPLIES, Figure.ATTEMPTS, Figure.ENDS, Figure.WAITS, Figure.WAITING)
+# Buckets for each doubling of a time, so that the limits of a bucket are 19 % apart.
+BUCKETS_PER_DOUBLING = 4
+BUCKET: LiteralString = f"floor(ln(greatest(waited_ms, 1)::float8) / ln(2::float8) * {BUCKETS_PER_DOUBLING})::integer"
+REQUESTS = "requests "  # before the name of a bridge, in the sums of hours
 MINUTE = timedelta(minutes=1)
 SHOWN = timedelta(hours=1)
 # The same hour of yesterday is shown beside the last one.
@@ -174,3 +180,97 @@ def _born_at(now: datetime) -> datetime:
 def _is_owed(begin_at: datetime, counted_at: datetime | None, now: datetime) -> bool:
     settled_at = begin_at + MINUTE + SETTLED_AFTER
     return counted_at is None or counted_at < settled_at <= now
+
+
+# Hours ----------------------------------------------------------------------------------------------------------------
+# Sums of each whole hour, as the usual figures of an hour of the day: requests of each bridge, and delivered pushes to
+# each kind of device. With the newest hour, the free space of volumes and the size of the database are noted in MiB.
+# The name of a flow is what it counts: `requests waku`, `pushes iPhone`, `free PostgreSQL`, `size database`.
+HOURS_KEPT = timedelta(weeks=5)
+# After this time the last minute of an hour has been counted twice.
+HOUR_SETTLED_AFTER = timedelta(minutes=5)
+OF_HOURS = (Figure.HOUR, Figure.HOUR_ENDS, Figure.HOUR_WAITS, Figure.HOUR_WAITING)
+# An hour with minutes that were not counted is left out, because its sum is unknown.
+_ADD_UP: LiteralString = f"""
+    WITH hours AS (
+        SELECT date_trunc('hour', begin_at, 'UTC') AS hour_at FROM pushserver_trafficminute
+        WHERE begin_at < date_trunc('hour', %(settled)s::timestamptz, 'UTC') AND begin_at >= coalesce((
+            SELECT max(begin_at) + interval '1 hour' FROM pushserver_count WHERE figure = '{Figure.HOUR}'), '-infinity')
+        GROUP BY 1 HAVING count(*) = 60
+    )
+    INSERT INTO pushserver_count (figure, begin_at, subject, outcome, code, count)
+    SELECT '{Figure.HOUR}', hour_at, flow, '', '', (
+        SELECT coalesce(sum(count), 0) FROM pushserver_count WHERE figure = '{Figure.REQUESTS}'
+            AND begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND subject = name)
+    FROM hours, unnest(%(bridge_flows)s::text[], %(bridges)s::text[]) AS bridge_flow (flow, name)
+    UNION ALL
+    SELECT '{Figure.HOUR}', hour_at, flow, '', '', sum((
+        SELECT coalesce(sum(count), 0) FROM pushserver_count WHERE figure = '{Figure.ATTEMPTS}'
+            AND begin_at >= hour_at AND begin_at < hour_at + interval '1 hour' AND outcome = '{Outcome.DELIVERED}'
+            AND (subject = name OR starts_with(subject, name || ' '))))
+    FROM hours, unnest(%(device_flows)s::text[], %(kinds)s::text[]) AS device_flow (flow, name)
+    GROUP BY hour_at, flow
+    UNION ALL
+    SELECT '{Figure.HOUR}', max(hour_at), flow, '', '', mib FROM hours, unnest(
+        %(volume_flows)s::text[] || '{SIZE_OF_DATABASE}'::text,
+        %(free_mib)s::integer[] || (pg_database_size(current_database()) / {MIB})::integer) AS space (flow, mib)
+    GROUP BY flow, mib
+    UNION ALL
+    SELECT 'hour ' || figure, hour_at, '', outcome, code,
+        CASE figure WHEN '{Figure.WAITING}' THEN max(count) ELSE sum(count) END
+    FROM hours JOIN pushserver_count ON begin_at >= hour_at AND begin_at < hour_at + interval '1 hour'
+        AND figure IN ('{Figure.ENDS}', '{Figure.WAITS}', '{Figure.WAITING}')
+    GROUP BY hour_at, figure, outcome, code
+    ON CONFLICT (figure, begin_at, subject, outcome, code) DO NOTHING
+"""
+_USUAL: LiteralString = f"""
+    SELECT subject, array_agg(count ORDER BY count) FROM pushserver_count
+    WHERE figure = '{Figure.HOUR}' AND begin_at = ANY(%(hours)s)
+        AND subject <> '{SIZE_OF_DATABASE}' AND NOT starts_with(subject, 'free ')
+    GROUP BY subject
+"""
+
+
+def requests_of(bridge: str) -> str:
+    """Return the name of the flow of requests that come by a bridge."""
+    return f"{REQUESTS}{bridge}"
+
+
+def pushes_to(devices: str) -> str:
+    """Return the name of the flow of pushes to a kind of device."""
+    return f"pushes {devices}"
+
+
+def kinds_of_devices() -> Mapping[str, Sequence[str]]:
+    """Return the kinds of devices, each with the names of its kinds of tokens."""
+    found: dict[str, list[str]] = {}
+    for kind in messages.token_kinds():
+        found.setdefault(devices_of(kind.number), []).append(kind.name)
+    return found
+
+
+def add_up(*, now: datetime) -> None:
+    """Store the sums of whole hours whose minutes have all been counted. Delete sums older than HOURS_KEPT."""
+    bridges = [part.name for part in parts_in_use() if part.is_bridge]
+    kinds = [(devices, name) for devices, names in kinds_of_devices().items() for name in names]
+    seen = volumes()
+    write(
+        _ADD_UP,
+        {
+            "settled": now - HOUR_SETTLED_AFTER,
+            "bridge_flows": [requests_of(bridge) for bridge in bridges],
+            "bridges": bridges,
+            "device_flows": [pushes_to(devices) for devices, _ in kinds],
+            "kinds": [name for _, name in kinds],
+            "volume_flows": [volume.flow for volume in seen],
+            "free_mib": [volume.free_mib for volume in seen],
+        },
+    )
+    Count.objects.filter(figure__in=OF_HOURS, begin_at__lt=now - HOURS_KEPT - SHOWN).delete()
+
+
+def read_usual(at: datetime) -> Mapping[str, Sequence[int]]:
+    """Return the sums of each flow in this hour of the other days, in ascending order."""
+    begin_at = at.replace(minute=0, second=0, microsecond=0)
+    days = range(1, HOURS_KEPT // timedelta(days=1) + 1)
+    return dict(fetch(_USUAL, {"hours": [begin_at - timedelta(days=day) for day in days]}))

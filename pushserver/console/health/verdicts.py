@@ -85,9 +85,10 @@ class Facts(dict[str, Any]):
 class Kind:
     """A kind of indicator. ``id`` is stable: metrics, alerts, incidents and pages refer to it.
 
-    ``runbook`` is the name of the page in `docs/runbooks`. ``judge`` makes a verdict of the facts, or one for each of
-    several servers. ``page`` is the page of the console that shows the subject. While an indicator with
-    ``decides_readiness`` is red, no message would get through, and the server is not ready.
+    ``runbook`` is the name of the page in `docs/runbooks`, and ``yellow_runbook`` that for yellow, if it has its own.
+    ``judge`` makes a verdict of the facts, or one for each of several servers. ``page`` is the page of the console that
+    shows the subject. While an indicator with ``decides_readiness`` is red, no message would get through, and the
+    server is not ready.
 
     A red indicator explains a bad one whose kind has its kind's id in ``follows``. A group in ``follows`` stands for
     the kinds of that group with ``concerns_all``, those that affect all messages.
@@ -99,6 +100,7 @@ class Kind:
     runbook: str
     judge: "Callable[[Facts], Verdict | Iterable[Verdict]]"
     page: Page | None = None
+    yellow_runbook: str = field(default="", kw_only=True)
     decides_readiness: bool = field(default=False, kw_only=True)
     concerns_all: bool = field(default=False, kw_only=True)
     follows: tuple[str, ...] = field(default=(), kw_only=True)
@@ -106,6 +108,10 @@ class Kind:
     def explains(self, other: "Kind") -> bool:
         """Return whether a red indicator of this kind explains a bad one of the other kind."""
         return self.id in other.follows or (self.concerns_all and self.group in other.follows)
+
+    def runbook_of(self, state: str) -> str:
+        """Return the name of the runbook for a state."""
+        return (state == State.YELLOW and self.yellow_runbook) or self.runbook
 
     def verdicts(self, facts: Facts) -> "list[Verdict]":
         """Return the verdicts of this kind. Where a fact is missing, it is a grey one."""
@@ -177,7 +183,8 @@ def without_hosts(indicators: Sequence[Verdict]) -> list[Verdict]:
 
 def _to_json(indicator: Verdict) -> dict[str, Any]:
     own = {name: getattr(indicator, name) for name in ("id", "state", "since", "sentence", "first_step", "cause")}
-    return own | {"runbook": indicator.kind.runbook, "decides_readiness": indicator.kind.decides_readiness}
+    runbook = indicator.kind.runbook_of(indicator.state)
+    return own | {"runbook": runbook, "decides_readiness": indicator.kind.decides_readiness}
 
 
 def is_ready(indicators: Sequence[Verdict]) -> bool:
@@ -199,10 +206,12 @@ def explained(indicators: Sequence[Verdict]) -> list[Verdict]:
     If that one has itself a cause, both get the same. No kind may follow from itself, not even through others.
     """
     red = [found for found in indicators if found.state == State.RED]
+    known = {found.id: found for found in indicators}
 
     def cause_of(indicator: Verdict) -> str:
-        cause = next((other for other in red if other.kind.explains(indicator.kind)), None)
-        return indicator.cause or (cause_of(cause) or cause.id if cause else "")
+        explaining = (other.id for other in red if other.kind.explains(indicator.kind))
+        cause = indicator.cause or next(explaining, "")
+        return (cause_of(known[cause]) if cause in known else "") or cause
 
     return [replace(found, cause=cause_of(found)) if found.is_bad else found for found in indicators]
 

@@ -78,7 +78,8 @@ class Watch(RestartingThread):
     def _note_start(self) -> None:
         """Store the start of this version. The page of an incident shows the starts in the hour before it."""
         if not self._is_start_noted:
-            ServerStart.objects.create(version=version(), started_at=self._started_at, keys=stored.present_keys())
+            present = {"keys": stored.present_keys(), "settings": stored.present_settings()}
+            ServerStart.objects.create(version=version(), started_at=self._started_at, **present)
 
 
 class Unnoted:
@@ -134,11 +135,8 @@ class Unnoted:
 
     def _follow(self, indicators: Sequence[Verdict], now: datetime) -> None:
         newest = {incident.indicator: incident for incident, _ in self._incidents}
-        for found in indicators:
-            known = newest.get(found.id)
-            incident = incidents.follow(known, found, now)
-            if incident and incident is not known:
-                self._incidents.append((incident, []))
+        begun = incidents.follow(list(newest.values()), indicators, now)
+        self._incidents += [(incident, []) for incident in begun]
 
     def _plan(self, incident: Incident, alerts: list[Alert], now: datetime) -> None:
         level = level_of(incident.indicator, self._levels)

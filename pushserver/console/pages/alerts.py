@@ -10,15 +10,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from unfold.widgets import UnfoldAdminRadioSelectWidget
 
 from pushserver.console.health import alerts
 from pushserver.console.health.alerts import targets
 from pushserver.console.health.indicators import kinds_of
-from pushserver.console.health.verdicts import Kind
 from pushserver.console.models import Alert, AlertLevel
 from pushserver.console.pages import labels
 from pushserver.console.pages.menu import INCIDENTS
@@ -55,7 +52,7 @@ class SendTest(Operation):
         yield labels.TEST_EFFECT.format(targets=", ".join(targets()) or "nobody: ALERTS_TO is empty")
 
     def run(self, rows: Sequence[AlertLevel], *, by: str) -> Done:  # noqa: ARG002 - the log entry names who
-        message = alerts.test_message(timezone.now())
+        message = alerts.message(f"test-{timezone.now():%Y%m%dT%H%M%S}", "test", "Push server: test", alerts.TEST)
         answers = {name: alerts.send(target, message) for name, target in targets().items()}
         results = [f"{name}: {error or 'accepted'}" for name, error in answers.items()]
         return Done(f"{'; '.join(results) or labels.NO_TARGETS}.", is_change=bool(results))
@@ -64,13 +61,14 @@ class SendTest(Operation):
 @require_safe
 @permission_required(INCIDENTS, raise_exception=True)
 def show_alerts(request: HttpRequest) -> HttpResponse:
-    """Show the targets, and when each kind of indicator alerts."""
-    levels = alerts.levels()
-    may_change = request.user.has_perm(PERMISSION)
-    rows = [(kind.name, _cell(kind, levels[kind.id], may_change=may_change)) for kind in kinds_of(parts())]
-    newest = {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()}
-    shown: dict[str, Any] = {"title": "Alerts", "headers": ("indicator", "alerts"), "rows": rows, "newest": newest}
-    shown["may_change"] = may_change
+    """Show the targets, and which kinds of indicators alert from which state."""
+    chosen, kinds = alerts.levels(), kinds_of(parts())
+    shown: dict[str, Any] = {
+        "title": "Alerts",
+        "levels": [(level, [kind for kind in kinds if chosen[kind.id] == level]) for level in AlertLevel.Level],
+        "newest": {label: Alert.objects.filter(target=label).order_by("-pk").first() for label in targets()},
+        "may_change": request.user.has_perm(PERMISSION),
+    }
     return TemplateResponse(request, "console/alerts.html", admin.site.each_context(request) | shown)
 
 
@@ -88,10 +86,3 @@ def send_test(request: HttpRequest) -> HttpResponse:
     """Confirm and send a test."""
     page = OperationPage("Test of alerts", request.path, reverse("alerts"))
     return confirm(request, SendTest, [AlertLevel(kind="test")], page)
-
-
-def _cell(kind: Kind, level: AlertLevel.Level, *, may_change: bool) -> SafeString | str:
-    """Return when a kind of indicator alerts, as a link for people who may change it."""
-    if not may_change:
-        return level.label
-    return format_html('<a href="{}">{}</a>', reverse("alert_level", args=[kind.id]), level.label)

@@ -9,10 +9,11 @@ from django.db.models import Q
 from django.utils.text import Truncator
 
 from notifications.models import Notification
-from pushserver.console.health.hour import Hour
-from pushserver.console.health.pages import INCIDENTS
+from pushserver.console.health.history import AROUND, DELIVERED, FAILED, Counts, Hour, period_of, read_counts
+from pushserver.console.health.history import Figure as Counted
+from pushserver.console.health.indicators import INCIDENTS_PAGE
 from pushserver.console.health.traffic import DAY, MINUTE
-from pushserver.console.health.trend import FAILED, Trend
+from pushserver.console.health.verdicts import Group, Kind
 from pushserver.console.models import Incident, ServerStart
 from pushserver.console.reports.formats import NOTHING, count, milliseconds
 from pushserver.console.toolkit.charts import Chart, Event
@@ -34,7 +35,7 @@ class Figure(NamedTuple):
     chart: Chart
 
 
-def trend_figures(trend: Trend, user: Any) -> list[Figure]:
+def trend_figures(trend: Counts, user: Any) -> list[Figure]:
     """Return the charts of a period, with the incidents, starts and staff actions that this user may see."""
     name, meanwhile = trend.period.name, list(_events(trend, user))
     labels = [_clock(begin_at, trend) for begin_at in trend.begins_at]
@@ -60,10 +61,40 @@ def trend_figures(trend: Trend, user: Any) -> list[Figure]:
     ]
 
 
+def incident_figure(incident: Incident, kind: Kind | None, now: datetime, user: Any) -> Figure:
+    """Return the chart of an incident: the figure of its indicator before and meanwhile, and after a past one."""
+    end = min(now, (incident.ended_at or now) + AROUND)
+    trend = read_counts(period_of(incident.began_at, end, now), end)
+    group = kind.group if kind else None
+    own = {
+        "requests": trend.requests(),
+        "delivered": trend.ended(State.DELIVERED),
+        "failed": trend.ended(*FAILED),
+        "waiting": trend.waiting(),
+    }
+    title, show, columns = "Requests and notifications", count, own
+    if kind and kind.id in OF_WAITS:
+        title, show = "From a request to the gateway", milliseconds
+        columns = {word: trend.wait(share) for word, share in SHARES.items()}
+    elif group in {Group.IN, Group.OUT}:
+        left_out = "requests" if group == Group.OUT else "waiting"
+        title = "Notifications" if group == Group.OUT else title
+        columns = {name: column for name, column in own.items() if name != left_out}
+    labels = [_clock(at, trend) for at in trend.begins_at]
+    newest = {
+        name: next((number for number in reversed(column) if number is not None), None)
+        for name, column in columns.items()
+    }
+    words = ", ".join(f"{name} {show(number)}" for name, number in newest.items() if number is not None)
+    return Figure(words, Chart(title, labels, columns, show, events=list(_events(trend, user))))
+
+
+# Indicators of how long pushes wait.
+OF_WAITS = {"delivery", "answers", "database-speed"}
 SHARES = {"median": 0.5, "95th percentile": 0.95, "99th percentile": 0.99}
 
 
-def _clock(at: datetime, trend: Trend) -> str:
+def _clock(at: datetime, trend: Counts) -> str:
     """Return a time within a period, with its day where there are several."""
     return f"{at:%H:%M}" if trend.period.length <= DAY else f"{at:%a %-d, %H:%M}"
 
@@ -73,10 +104,10 @@ def _sum(column: Column) -> float | None:
     return sum(known) if known else None
 
 
-def _events(trend: Trend, user: Any) -> Iterator[Event]:
+def _events(trend: Counts, user: Any) -> Iterator[Event]:
     """Yield the incidents that follow from no other, and as marks the starts of workers and what staff did."""
     begin, end = trend.span
-    may_see = user.has_perm(INCIDENTS.permission)
+    may_see = user.has_perm(INCIDENTS_PAGE.permission)
 
     def event(text: str, family: Family, began: datetime, ended: datetime | None = None) -> Event:
         steps = ((at - begin) // trend.period.step for at in (began, ended or began))
@@ -107,14 +138,17 @@ def hour_figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
             "Requests and replies per minute",
             {
                 "requests": hour.column("request_count"),
-                **{f"of these by {label}": hour.requests_by(name) for name, label in shown.items()},
+                **{f"of these by {label}": hour.counts.requests(name) for name, label in shown.items()},
                 "replies sent": hour.column("reply_count"),
             },
             count,
         ),
         (
             "Attempts per minute",
-            {"delivered": hour.tried(delivered=True), "not delivered": hour.tried(delivered=False)},
+            {
+                "delivered": hour.counts.column(Counted.ATTEMPTS, lambda key: key.outcome == DELIVERED),
+                "not delivered": hour.counts.column(Counted.ATTEMPTS, lambda key: key.outcome != DELIVERED),
+            },
             count,
         ),
         (
@@ -123,17 +157,17 @@ def hour_figures(hour: Hour, bridges: Mapping[str, str]) -> list[Figure]:
             milliseconds,
         ),
     ]
-    labels = [f"{begin_at:%H:%M}" for begin_at in hour.begins_at]
+    labels = [f"{begin_at:%H:%M}" for begin_at in hour.counts.begins_at]
     return [
         Figure(_newest(hour, columns, show), Chart(title, labels, columns, show)) for title, columns, show in charts
     ]
 
 
 def _newest(hour: Hour, columns: Mapping[str, Column], show: Show) -> str:
-    if not hour.counted:
+    if not hour.minutes:
         return "No minute of the last hour was counted."
-    last = max(hour.counted)
-    position = hour.begins_at.index(last)
+    last = max(hour.minutes)
+    position = hour.counts.begins_at.index(last)
     figures = [
         f"{name} {show(values[position])}" for name, values in columns.items() if show(values[position]) != NOTHING
     ]

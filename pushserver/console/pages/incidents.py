@@ -1,30 +1,40 @@
 """List and pages of incidents: when an indicator was not green, its cause, and the person who takes care of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.db.models import Q
-from django.http import HttpRequest
-from django.utils.html import format_html
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from kit.db.clock import database_now
 from kit.display import counted, exact
-from pushserver.console.health.verdicts import State, duration
+from pushserver.console.health.incidents import causes_of, is_own, with_effects
+from pushserver.console.health.indicators import ENDED_PAGE, FAILED_ATTEMPTS_PAGE, OPEN_PAGE, kind_of, kinds_of
+from pushserver.console.health.snapshot import take_snapshot
+from pushserver.console.health.verdicts import Page, State, Verdict, duration
 from pushserver.console.models import Incident, ServerStart
-from pushserver.console.pages import labels
-from pushserver.console.pages.overview import LOOKS
-from pushserver.console.toolkit.columns import moment, word
+from pushserver.console.pages import labels, overview
+from pushserver.console.pages.documentation import RUNBOOKS, read_page
+from pushserver.console.pages.figures import incident_figure
+from pushserver.console.pages.middleware import REFRESH_HEADER
+from pushserver.console.pages.overview import LOOKS, url_of
+from pushserver.console.parts import parts
 from pushserver.console.toolkit.facts import FactAdmin
-from pushserver.console.toolkit.labels import with_code
+from pushserver.console.toolkit.labels import Family, with_code
 from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
 from pushserver.console.toolkit.operations import Done, Operated, Operation, done
-from pushserver.console.toolkit.related import changes_of, readable_by
+from pushserver.console.toolkit.related import Link, changes_of, readable_by
+from pushserver.console.toolkit.times import span
 
 # A change in this time before an incident may be its reason.
 BEFORE = timedelta(hours=1)
@@ -90,46 +100,42 @@ class GoesOnFilter(OnlyFilter):
     condition = Q(ended_at=None)
 
 
-class OwnCauseFilter(OnlyFilter):
-    title = "cause"
-    parameter_name = "own"
-    words = "follows from no other"
-    condition = Q(cause="")
+class EffectsFilter(OnlyFilter):
+    """A list has one row for each fault, unless its effects, or the incidents of one indicator, are asked for."""
+
+    title = "effects"
+    parameter_name = "effects"
+    words = "have rows of their own"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
+        is_all = self.value() or "indicator__exact" in request.GET
+        return queryset if is_all else queryset.filter(is_own())
 
 
 @admin.register(Incident)
 class IncidentAdmin(Operated, FactAdmin):
     change_form_template = "console/incident.html"
     operations: ClassVar[Any] = {"acknowledge": Acknowledge, "snooze": Snooze, "note": AddNote}
-    list_display = (
-        *("name", "colour", "began", "ended", "lasted", "happened"),
-        *(word("cause", "follows from"), word("acknowledged_by", "taken care of by")),
-    )
-    list_filter = (GoesOnFilter, OwnCauseFilter, ("indicator", RecentValuesFilter))
-    shown: ClassVar[Any] = {
-        "Incident": ("name", "colour", "happened", word("cause", "follows from"), "lasted"),
-        "Times": (
-            moment("began_at", "began"),
-            moment("red_from", "last red from"),
-            moment("red_until", "last red until"),
-            "ended",
-        ),
-        "Care": (
-            word("acknowledged_by", "taken care of by"),
-            moment("acknowledged_at", "since"),
-            moment("snoozed_until", "snoozed until"),
-        ),
-    }
+    list_display = ("name", "colour", "began", "lasted", "happened")
+    list_filter = (GoesOnFilter, EffectsFilter, ("indicator", RecentValuesFilter))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Incident]:  # noqa: ARG002 - the same for all
+        return with_effects()
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show the story of an incident, or only its changing part for a page that refreshes itself."""
+        response: HttpResponse = super().change_view(request, object_id, *args, **kwargs)
+        if REFRESH_HEADER in request.headers and isinstance(response, TemplateResponse):
+            response.template_name = "console/story.html"
+        return response
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
-        incident = context["original"]
+        incident, user = context["original"], request.user
+        may_read = user.has_perm("admin.view_logentry")
+        context |= _story(incident, user)
         context["alerts"] = incident.alerts.order_by("pk")
-        context["effects"] = Incident.objects.filter(
-            cause=incident.indicator, began_at__gte=incident.began_at, began_at__lte=incident.ended_at or database_now()
-        )[:MAX_CHANGES]
-        may_read = request.user.has_perm("admin.view_logentry")
         context["notes"] = changes_of(Incident, [str(incident.pk)])[:MAX_CHANGES] if may_read else []
-        context["changes"] = sorted(_before(incident, request.user if may_read else None), reverse=True)
+        context["changes"] = sorted(_before(incident, user if may_read else None), reverse=True)
         return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description="indicator was")
@@ -138,20 +144,80 @@ class IncidentAdmin(Operated, FactAdmin):
         return format_html('<span class="state-word {}">{}</span>', family, incident.worst)
 
     @admin.display(description="what happened")
-    def happened(self, incident: Incident) -> SafeString:
-        return with_code(incident.sentence)
+    def happened(self, incident: Any) -> SafeString:
+        effects = ", ".join(dict.fromkeys(effect["name"] for effect in incident.effects))
+        care = incident.acknowledged_by and f"{incident.acknowledged_by} takes care of it."
+        lines = filter(None, (effects and f"Effects: {effects}.", care))
+        return format_html(
+            "{} {}",
+            with_code(incident.sentence),
+            format_html_join("", '<p class="note">{}</p>', ((line,) for line in lines)),
+        )
 
     @admin.display(description="from")
     def began(self, incident: Incident) -> str:
         return exact(incident.began_at)
 
-    @admin.display(description="until")
-    def ended(self, incident: Incident) -> str:
-        return exact(incident.ended_at) if incident.ended_at else "it goes on"
-
     @admin.display(description="for")
     def lasted(self, incident: Incident) -> str:
-        return duration(((incident.ended_at or database_now()) - incident.began_at).total_seconds())
+        length = duration(((incident.ended_at or database_now()) - incident.began_at).total_seconds())
+        return length if incident.ended_at else f"{length}, goes on"
+
+
+# The page of an incident ----------------------------------------------------------------------------------------------
+def _story(incident: Incident, user: Any) -> dict[str, Any]:
+    """Return what the page of an incident says, with the figures of this moment while it goes on."""
+    now = timezone.now()
+    found = _seen(incident, now)
+    kinds = {kind.id: kind for kind in kinds_of(parts())}
+    kind = kinds.get(kind_of(incident.indicator, kinds))  # None for an indicator of an earlier version
+    state = found.state if found else State(incident.worst)
+    family, icon = (Family.QUIET, "history") if incident.ended_at else LOOKS[state]
+    known = {"incident": incident, "now": now, "state": state, "family": family, "icon": icon}
+    return known | {
+        "sentence": found.sentence if found else incident.sentence,
+        "first_step": found.first_step if found else "",
+        "runbook": read_page(f"{RUNBOOKS}/{kind.runbook_of(state)}") if kind else None,
+        "course": list(_course(incident)),
+        "cause": causes_of(incident).last(),
+        "touched": list(_touched(incident, (found and found.page) or (kind.page if kind else None), now, user)),
+        "figure": incident_figure(incident, kind, now, user),
+        "may_acknowledge": Acknowledge.fits(incident) and user.has_perm(Acknowledge.permission),
+        "refresh_seconds": overview.REFRESH_SECONDS,
+    }
+
+
+def _seen(incident: Incident, now: datetime) -> Verdict | None:
+    """Return the indicator of an incident that goes on as it is now. A snapshot may end the incident."""
+    if incident.ended_at:
+        return None
+    found = next((one for one in take_snapshot(now=now).indicators if one.id == incident.indicator), None)
+    incident.refresh_from_db()
+    return found if found and found.is_bad else None
+
+
+def _course(incident: Incident) -> Iterator[str]:
+    """Yield the colours of an incident with their times. Of several times in red, the newest is known."""
+    is_red_at_once = incident.red_from == incident.began_at
+    known = (
+        (State.RED if is_red_at_once else State.YELLOW, incident.began_at),
+        (State.RED, None if is_red_at_once else incident.red_from),
+        (State.YELLOW, None if incident.red_until == incident.ended_at else incident.red_until),
+        (State.GREEN, incident.ended_at),
+        (f"{incident.acknowledged_by} takes care of it", incident.acknowledged_at),
+    )
+    yield from (f"{words} from {exact(at)}" for words, at in known if at)
+    if incident.snoozed_until:
+        yield f"no alert before {exact(incident.snoozed_until)}"
+
+
+def _touched(incident: Incident, own: Page | None, now: datetime, user: Any) -> Iterator[Link]:
+    """Yield the page of an indicator, and the lists of what an incident touched, for people who may open them."""
+    during = {"during": span(incident.began_at, incident.ended_at or now)}
+    lists = {FAILED_ATTEMPTS_PAGE: during, ENDED_PAGE: during} | ({own: {}} if own else {})
+    for page, query in (lists | ({} if incident.ended_at else {OPEN_PAGE: {}})).items():
+        if url := url_of(page, user, **query):
+            yield Link(f"{page.title} meanwhile" if query else page.title, url)
 
 
 def _before(incident: Incident, reader: Any) -> Iterator[tuple[str, str]]:
@@ -160,8 +226,12 @@ def _before(incident: Incident, reader: Any) -> Iterator[tuple[str, str]]:
     Only a reader of the log sees the latter.
     """
     span = (incident.began_at - BEFORE, incident.began_at)
-    for start in ServerStart.objects.filter(started_at__range=span).order_by("-started_at")[:MAX_CHANGES]:
-        yield exact(start.started_at), f"A worker of version {start.version} started."
+    starts = list(ServerStart.objects.filter(started_at__lte=incident.began_at).order_by("-started_at")[:MAX_CHANGES])
+    for start, earlier in zip_longest(starts, starts[1:]):
+        if start.started_at >= span[0]:
+            changed = ", ".join(start.changed_since(earlier))
+            others = f", with other settings: {changed}" if changed else ""
+            yield exact(start.started_at), f"A worker of version {start.version} started{others}."
     if reader:
         entries = LogEntry.objects.filter(readable_by(reader), action_time__range=span).select_related("user")
         for entry in entries.order_by("-action_time")[:MAX_CHANGES]:

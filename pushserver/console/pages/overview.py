@@ -17,13 +17,11 @@ from django.utils import timezone
 
 from kit.display import counted
 from notifications.models import Notification
-from pushserver.console.health import pages
-from pushserver.console.health.hour import DELIVERED
-from pushserver.console.health.indicators import kinds_of
+from pushserver.console.health.history import DELIVERED, PERIODS, RECENT, Counts, Figure, tries_of
+from pushserver.console.health.indicators import ATTEMPTS_PAGE, ENDED_PAGE, INCIDENTS_PAGE, kinds_of
 from pushserver.console.health.judges import Queue
 from pushserver.console.health.snapshot import Snapshot, take_snapshot
 from pushserver.console.health.traffic import DAY, MINUTE
-from pushserver.console.health.trend import PERIODS, RECENT
 from pushserver.console.health.verdicts import Group, Page, State, Verdict, duration, overall, worst
 from pushserver.console.models import Incident
 from pushserver.console.pages.documentation import RUNBOOKS
@@ -82,7 +80,7 @@ class Shown:
     @property
     def runbook(self) -> str:
         """Return the name of the runbook page in the documentation."""
-        return f"{RUNBOOKS}/{self.indicator.kind.runbook}"
+        return f"{RUNBOOKS}/{self.indicator.kind.runbook_of(self.indicator.state)}"
 
     @property
     def time_id(self) -> str:
@@ -123,51 +121,6 @@ class ShownGroup(NamedTuple):
     day: Day | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTile:
-    """The age of the oldest row of a queue, and the number of its rows."""
-
-    id: str
-    title: str
-    age: str
-    number: str
-    family: Family
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorRow:
-    """The formatted number of attempts with this outcome and code, their share of all attempts, and their URL."""
-
-    outcome: str
-    code: str
-    number: str
-    share: str
-    yesterday: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeyondRow:
-    """The formatted numbers of pushes beyond a limit in the last minute, hour and day."""
-
-    effect: str
-    words: str
-    minute: str
-    hour: str
-    day: str
-
-
-@dataclass(frozen=True, slots=True)
-class EndRow:
-    """The formatted number of notifications that ended in a state, and the URL of their list."""
-
-    state: str
-    number: str
-    yesterday: str
-    url: str
-
-
 def url_of(page: Page | None, user: Any, **query: str) -> str:
     """Return the URL of a page, or an empty text for a person who may not open it."""
     if page is None or (page.permission and not user.has_perm(page.permission)):
@@ -178,11 +131,11 @@ def url_of(page: Page | None, user: Any, **query: str) -> str:
 
 def shown_to(user: Any, seen: Snapshot) -> list[Shown]:
     """Return the indicators as this user may see them. While PostgreSQL is slow, no page waits for the incidents."""
-    now, may_see = seen.facts["now"], user.has_perm(pages.INCIDENTS.permission)
+    now, may_see = seen.facts["now"], user.has_perm(INCIDENTS_PAGE.permission)
     incidents = _recent_incidents(now) if seen.is_noted and may_see else None
 
     def shown(found: Verdict) -> Shown:
-        history_url = url_of(pages.INCIDENTS, user, indicator__exact=found.id)
+        history_url = url_of(INCIDENTS_PAGE, user, indicator__exact=found.id)
         effects = [shown(other) for other in seen.indicators if other.cause == found.id]
         own = None if incidents is None else incidents.get(found.id, ())
         return Shown(found, _url(found, user), history_url, effects, own, now)
@@ -222,7 +175,7 @@ def status_page(user: Any, last: str = "") -> dict[str, Any]:
         "verdict": sentence,
         "family": LOOKS[state][0],
         "state": state,
-        "history_url": url_of(pages.INCIDENTS, user),
+        "history_url": url_of(INCIDENTS_PAGE, user),
         "icon": LOOKS[state][1],
         "worst": [one for found in first for one in shown if one.indicator is found],
         "groups": [_of_group(group, shown, now) for group in Group],
@@ -231,10 +184,10 @@ def status_page(user: Any, last: str = "") -> dict[str, Any]:
         "errors": list(_errors(seen, user)),
         "ends": list(_ends(seen, user)),
         "beyond": [
-            BeyondRow(each.effect, beyond(each.effect, each.limit), *map(count, each[2:])) for each in seen.hour.beyond
+            {"words": beyond(each.effect, each.limit), "figures": map(count, each[2:])} for each in seen.hour.beyond
         ],
-        "hour": span(*seen.hour.span),
-        "tries": count(seen.hour.tries().total()),
+        "hour": span(*seen.hour.counts.span),
+        "tries": count(tries_of(seen.hour.counts).total()),
         "refresh_seconds": REFRESH_SECONDS,
     }
 
@@ -250,7 +203,7 @@ def _of_group(group: Group, shown: Sequence[Shown], now: datetime) -> ShownGroup
     return ShownGroup(group, [one for one in own if one not in folded], folded, words, day)
 
 
-def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
+def _tiles(seen: Snapshot, user: Any) -> Iterator[dict[str, str]]:
     """Yield a tile for each queue that has one. The figures are unknown while PostgreSQL does not count in time."""
     for kind in kinds_of(seen.facts["parts"]):
         queue = kind.judge
@@ -260,32 +213,38 @@ def _tiles(seen: Snapshot, user: Any) -> Iterator[ShownTile]:
         age = duration(waiting.oldest_seconds) if waiting else "not known"
         number = f"{waiting.number if waiting.count else 'none'} {queue.word}" if waiting else "PostgreSQL is slow"
         family, url = LOOKS[queue.state(waiting)][0], url_of(queue.page or kind.page, user)
-        yield ShownTile(kind.id, queue.title, age, number, family, url)
+        yield {"id": kind.id, "title": queue.title, "age": age, "number": number, "family": family, "url": url}
 
 
-def _errors(seen: Snapshot, user: Any) -> Iterator[ErrorRow]:
+def _errors(seen: Snapshot, user: Any) -> Iterator[dict[str, str]]:
     """Yield a row for each outcome and code that did not deliver, the most frequent first. Its link leads to exactly
     the attempts that were counted.
     """
-    tries, yesterday = seen.hour.tries(), seen.hour.yesterday
+    tries, yesterday = tries_of(seen.hour.counts), seen.hour.yesterday
+    earlier = tries_of(yesterday) if yesterday else None
     failed = [row for row in tries.most_common() if row[0][0] != DELIVERED]
     for (outcome, code), number in failed[:MAX_ERROR_CLASSES]:
-        query = {"outcome__exact": outcome, "during": span(*seen.hour.span)}
+        query = {"outcome__exact": outcome, "during": span(*seen.hour.counts.span)}
         query |= {"code__exact": code} if code else {}
-        url = url_of(pages.ATTEMPTS, user, **query)
-        before = yesterday.tries.get((outcome, code), 0) if yesterday else None
-        yield ErrorRow(outcome, code, count(number), percent(number / tries.total()), count(before), url)
+        url = url_of(ATTEMPTS_PAGE, user, **query)
+        before = None if earlier is None else earlier[outcome, code]
+        figures = {"number": count(number), "share": percent(number / tries.total()), "yesterday": count(before)}
+        yield {"outcome": outcome, "code": code, "url": url, **figures}
 
 
-def _ends(seen: Snapshot, user: Any) -> Iterator[EndRow]:
+def _ends(seen: Snapshot, user: Any) -> Iterator[dict[str, str]]:
     """Yield a row for each state that notifications ended in today or yesterday, and always one for delivered."""
-    before = seen.hour.yesterday.ended if seen.hour.yesterday else None
-    hour = span(*seen.hour.span)
+    ended, before = (_ended(counts) for counts in (seen.hour.counts, seen.hour.yesterday))
+    hour = span(*seen.hour.counts.span)
     for state in ENDS:
-        number = seen.hour.ended.get(state, 0)
-        earlier = before.get(state, 0) if before is not None else None
+        number, earlier = ended.get(state, 0), before.get(state, 0) if seen.hour.yesterday else None
         is_delivered = state == Notification.State.DELIVERED
         if number or earlier or is_delivered:
-            page, column = (pages.ATTEMPTS, "outcome") if is_delivered else (pages.ENDED, "state")
+            page, column = (ATTEMPTS_PAGE, "outcome") if is_delivered else (ENDED_PAGE, "state")
             url = url_of(page, user, **{f"{column}__exact": state, "during": hour})
-            yield EndRow(state, count(number), count(earlier), url)
+            yield {"state": state, "number": count(number), "yesterday": count(earlier), "url": url}
+
+
+def _ended(counts: Counts | None) -> Mapping[str, int]:
+    """Return how many notifications ended in each state."""
+    return {key.outcome: number for key, number in counts.total(Figure.ENDS).items()} if counts else {}

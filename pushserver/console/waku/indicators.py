@@ -182,9 +182,9 @@ KINDS = (
         *("node", IN, "Node", "PushServerNodeNotRead", nodes, NODES_PAGE),
         decides_readiness=True,
         concerns_all=True,
-        follows=(SERVER, "bridge"),
+        follows=(SERVER, "bridge", "broker"),
     ),
-    Kind("store", IN, "Store", "PushServerStoreBehind", stores, STORES_PAGE, follows=("bridge",)),
+    Kind("store", IN, "Store", "PushServerStoreBehind", stores, STORES_PAGE, follows=("bridge", "node")),
     Kind("inbox", IN, "Inbox", "PushServerInboxOld", INBOX, INBOX_PAGE, follows=(SERVER,)),
     Kind("dead-letters", IN, "Dead letters", "PushServerDeadLetters", dead_letters, DEAD_LETTERS_PAGE),
     Kind("failed", IN, "Failed envelopes", "PushServerEnvelopesFail", failed, FAILED_PAGE),
@@ -194,6 +194,7 @@ KINDS = (
     ),
     Kind(
         *("canary", WATCH, "Canary", "PushServerCanaryBroken", canary("canary"), CANARY_PAGE),
-        follows=(SERVER, "bridge", "node", "inbox", OUT, "replies"),
+        yellow_runbook="PushServerCanaryMissing",
+        follows=(SERVER, "broker", "bridge", "node", "inbox", "failed", OUT, "replies"),
     ),
 )

@@ -28,6 +28,7 @@ KINDS = (
         *("xmpp", IN, "XMPP", "PushServerXmppNotConnected", connection, DEVICES_PAGE),
         decides_readiness=True,
         concerns_all=True,
+        follows=("broker",),
     ),
     Kind("xmpp-apps", IN, "XMPP apps", "IndicatorXmppApps", apps, rows("XMPP apps", "xmpp_bridge.app")),
     Kind(
@@ -38,6 +39,7 @@ KINDS = (
     Kind(
         *("xmpp-canary", Group.WATCH, "XMPP canary", "PushServerXmppCanaryBroken", canary("xmpp-canary")),
         rows("XMPP canary", "pushserver.canaryrun", "network__exact=xmpp"),
-        follows=(Group.SERVER, "xmpp", Group.OUT),
+        yellow_runbook="PushServerXmppCanaryMissing",
+        follows=(Group.SERVER, "broker", "xmpp", Group.OUT),
     ),
 )

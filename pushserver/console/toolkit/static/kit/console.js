@@ -4,6 +4,7 @@
 const CLICKED = [
   ["[x-on\\:click^='sidebarDesktopOpen'], [x-on\\:click^='sidebarMobileOpen']", "Menu"],
   ["[x-on\\:click^='openTheme']", "Colours"],
+  ["[x-on\\:click^='showActions']", "Actions"],
   ["[x-on\\:click^='openUserLinks'], [x-on\\:click^='switchTheme'], [x-on\\:click^='adminTheme'], [x-on\\:click='filterOpen = true']", ""],
 ];
 
