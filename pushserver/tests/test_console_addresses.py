@@ -15,7 +15,7 @@ from django.test import Client
 
 from pushserver.console.models import FailedLogin
 from pushserver.console.pages import logins
-from pushserver.console.pages.logins import KNOWN, MAX_REMEMBERED, OF_BOTH, OF_NAME, OF_NETWORK, LoginQueue
+from pushserver.console.pages.logins import MAX_REMEMBERED, OF_BOTH, OF_NAME, OF_NETWORK, LoginQueue
 
 PASSWORD = "correct horse battery staple"
 PROXY = "127.0.0.1"
@@ -191,13 +191,12 @@ def test_while_a_password_is_checked_its_network_holds_no_other_thread(queue: Lo
 @pytest.mark.usefixtures("proxy")
 def test_a_known_address_logs_in_while_many_others_guess(queue: LoginQueue) -> None:
     assert log_in(x_forwarded_for="203.0.113.66") == 302
-    with ThreadPoolExecutor(1) as pool, logging_in(queue, "one"), ExitStack() as stack:
+    with logging_in(queue, "one"), ExitStack() as stack:
         stack.enter_context(patch.object(logins, "TIMEOUT_SECONDS", 0.01))
         assert not stack.enter_context(logging_in(queue, "two"))  # it has a slot, and waits in vain
         assert [log_in(x_forwarded_for=f"198.51.100.{number}") for number in range(3)] == [429] * 3
-        entered = pool.submit(queue._enter, "203.0.113.66").result(timeout=60)
-        assert entered == KNOWN
-        assert queue._enter("203.0.113.66") is None
+        assert stack.enter_context(queue.slot("203.0.113.66"))
+        assert not stack.enter_context(queue.slot("203.0.113.66"))
 
 
 def test_a_few_networks_wait_for_their_turn_and_no_more(queue: LoginQueue) -> None:
