@@ -82,7 +82,8 @@ class StatusCache(Generic[T]):
     def read_all(self, names: Collection[str]) -> dict[str, T]:
         """Return the facts by name, without those that are missing or expired. While the cache is away, return none.
 
-        A fact of another shape, saved by another version of the server, counts as missing.
+        A fact of another shape, saved by another version of the server, counts as missing. A field that this version
+        added has its default.
         """
         try:
             found = cache.get_many([self.key(name) for name in names])
@@ -105,7 +106,8 @@ def _typed(kind: Any, value: Any) -> Any:
     """
     arguments, origin = get_args(kind), get_origin(kind)
     if is_dataclass(kind):
-        return kind(**{name: _typed(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
+        hints = get_type_hints(kind)
+        return kind(**{name: _typed(hints[name], value[name]) for name in hints.keys() & value.keys()})  # type: ignore[operator]
     if kind in (datetime, date):
         return kind.fromisoformat(value)
     if NoneType in arguments:

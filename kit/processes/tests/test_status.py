@@ -1,7 +1,7 @@
 """Tests of what processes report: shared facts have their types, and a lasting condition is reported once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 
@@ -53,6 +53,16 @@ def test_facts_are_stored_as_json(settings: LazySettings) -> None:
         raw = redis.get(cache.make_key(FACTS.key("raw")))
     assert isinstance(raw, bytes)
     assert orjson.loads(raw)["parts"] == [{"id": "a"}, {"id": "b"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Widened(Part):
+    since: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def test_a_field_that_the_version_before_did_not_save_has_its_default() -> None:
+    StatusCache("test_parts", Part, ttl_seconds=60).save(Part("a"))
+    assert StatusCache("test_parts", Widened, ttl_seconds=60).read() == Widened("a")
 
 
 @pytest.mark.parametrize("shape", [{}, {"at": 7}, "a word", ["a", "list"], None])
