@@ -19,9 +19,9 @@ _OF_COMMANDS: dict[str, Collection[str]] = {
     "export_events": ["reports"],
     "up": PROCESSES,
     "demo": PROCESSES,
-    "check": ["web"],  # which uses every secret
+    "check": ["web"],  # which has the most settings to check
 }
-# Other commands are typed in the container of `web`, or in that of any worker, and need what all of these have.
+# Other commands are typed in the containers of `web` or `tasks`, and need what both have.
 _OF_OTHERS = ["tasks"]
 
 
