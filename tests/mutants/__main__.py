@@ -29,7 +29,7 @@ MESSAGES = ["waku_bridge/codec/wire.py", "waku_bridge/codec/envelope.py"]
 PARTS = {
     "waku_bridge/codec, messages": (MESSAGES, [], "waku_bridge/codec/tests"),
     "waku_bridge/codec, the rest": (
-        ["waku_bridge/codec/*.py", "pushserver/console/waku/chat_keys.py"],
+        ["waku_bridge/codec/*.py"],
         MESSAGES,
         "waku_bridge/codec/tests",
     ),
