@@ -496,7 +496,7 @@ class Channel(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["token_type", "app_topic"], name="one_channel_each"),
         ]
-        permissions: ClassVar = [("operate_channel", "Can pause, trip and resume channels, and undo disabling")]
+        permissions: ClassVar = [("operate_channel", "Can pause, trip and resume apps, and undo disabling")]
 
     def __str__(self) -> str:
         return f"{self.get_token_type_display()} {self.app_topic}".strip()

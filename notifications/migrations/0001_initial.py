@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                 ('deaths_distrusted_since', models.DateTimeField(null=True)),
             ],
             options={
-                'permissions': [('operate_channel', 'Can pause, trip and resume channels, and undo disabling')],
+                'permissions': [('operate_channel', 'Can pause, trip and resume apps, and undo disabling')],
                 'constraints': [models.UniqueConstraint(fields=('token_type', 'app_topic'), name='one_channel_each')],
             },
         ),
@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
                 ('text', models.TextField(blank=True, help_text='Upper and lower case are the same. Empty, with an exact match: an answer without an error text.')),
                 ('outcome', models.TextField(choices=[('dead', 'Dead'), ('config', 'Config'), ('payload', 'Payload'), ('transient', 'Transient'), ('ambiguous', 'Ambiguous')], verbose_name='class')),
                 ('code', models.TextField(help_text='The name of the error in attempts, logs and reports.', validators=[django.core.validators.RegexValidator('\\A[A-Za-z][A-Za-z0-9_]{0,63}\\Z', 'Letters, digits and _ only, 64 at most.')])),
-                ('is_guarded', models.BooleanField(default=False, help_text="Only for dead and config: the token or the set-up may be at fault. Unproven tokens then trip no channel.", verbose_name='guarded')),
+                ('is_guarded', models.BooleanField(default=False, help_text="Only for dead and config: the token or the set-up may be at fault. Unproven tokens then trip no app.", verbose_name='guarded')),
                 ('retry_base_seconds', models.PositiveIntegerField(default=0, help_text='First pause of the backoff; 0: the usual one.', validators=[django.core.validators.MaxValueValidator(86400)])),
                 ('is_enabled', models.BooleanField(default=True, verbose_name='enabled')),
                 ('remark', models.TextField(blank=True)),

@@ -107,7 +107,7 @@ def optional(name: str, type_: Type, meaning: str, kind: Kind | None = None, hea
 
 
 PLATFORM = required("platform", Type.STRING, "`ios`, `android`, or `none` where nothing tells")
-APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` where it has no channel")
+APP_TOPIC = required("app_topic", Type.STRING, "APNs topic; empty for Firebase, `(other)` for apps that are not known")
 BRIDGE = required("bridge", Type.STRING, "the bridge that it came by")
 _PLACE = (PLATFORM, APP_TOPIC, BRIDGE)
 PLACE = (PLATFORM.name, APP_TOPIC.name, BRIDGE.name)

@@ -87,7 +87,7 @@ class GatewayErrorRule(models.Model):
         "guarded",
         default=False,
         help_text="Only for dead and config: the token or the set-up may be at fault. "
-        "Unproven tokens then trip no channel.",
+        "Unproven tokens then trip no app.",
     )
     retry_base_seconds = models.PositiveIntegerField(
         default=0,
