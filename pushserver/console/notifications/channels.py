@@ -287,8 +287,8 @@ class ChannelAdmin(FactPage, ModelAdmin):  # type: ignore[misc]  # unfold has no
         """Return the state, with who halted the app, when and why, and since when its dead tokens are not believed."""
         shown = [label(channel.state)]
         if channel.state != RUNNING:
-            by = f" by {channel.changed_by}" if channel.changed_by else ""
-            shown.append(format_html("{} {}: {}", by, relative(channel.since), channel.reason or "no reason given"))
+            by = f"by {channel.changed_by} " if channel.changed_by else ""
+            shown.append(format_html("{}{}: {}", by, relative(channel.since), channel.reason or "no reason given"))
         if since := channel.deaths_distrusted_since:
             shown.append(format_html("deaths not believed, since {}", relative(since)))
         return format_html("<span>{}</span>", format_html_join(" ", "{}", ([each] for each in shown)))

@@ -31,7 +31,7 @@ from pushserver.console.pages.overview import LOOKS, url_of
 from pushserver.console.parts import parts
 from pushserver.console.toolkit.facts import FactAdmin
 from pushserver.console.toolkit.labels import Family, with_code
-from pushserver.console.toolkit.lists import OnlyFilter, RecentValuesFilter
+from pushserver.console.toolkit.lists import ConditionFilter, RecentValuesFilter
 from pushserver.console.toolkit.operations import Done, Operated, Operation, done
 from pushserver.console.toolkit.related import Link, changes_of, readable_by
 from pushserver.console.toolkit.times import span
@@ -93,19 +93,17 @@ class AddNote(IncidentOperation):
         return Done("Noted.")
 
 
-class GoesOnFilter(OnlyFilter):
+class GoesOnFilter(ConditionFilter):
     title = "end"
     parameter_name = "open"
-    words = "goes on"
-    condition = Q(ended_at=None)
+    conditions: ClassVar[Any] = {"yes": ("goes on", Q(ended_at=None))}
 
 
-class EffectsFilter(OnlyFilter):
+class EffectsFilter(ConditionFilter):
     """A list has one row for each fault, unless its effects, or the incidents of one indicator, are asked for."""
 
-    title = "effects"
-    parameter_name = "effects"
-    words = "have rows of their own"
+    title = parameter_name = "effects"
+    conditions: ClassVar[Any] = {"yes": ("have rows of their own", Q())}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Incident]) -> QuerySet[Incident]:
         is_all = self.value() or "indicator__exact" in request.GET

@@ -11,7 +11,7 @@ Filters show the words of the code, and offer choices without a scan of a large 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -184,26 +184,13 @@ class LabelFilter(Alone, admin.ChoicesFieldListFilter):
         return super().queryset(request, queryset) if known.issuperset(asked) else queryset.none()
 
 
-class OnlyFilter(admin.SimpleListFilter):
-    """A filter with one choice, ``words``: the rows that meet ``condition``."""
-
-    words = ""
-    condition = Q()
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("yes", self.words)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
-        return queryset.filter(self.condition) if self.value() else queryset
-
-
 class ConditionFilter(admin.SimpleListFilter):
     """A filter whose choices are conditions, each with its text, by their values in the URL.
 
     A condition is a function where it depends on the present.
     """
 
-    conditions: Mapping[str, tuple[str, Q | Callable[[], Q]]] = {}
+    conditions: ClassVar[Mapping[str, tuple[str, Q | Callable[[], Q]]]] = {}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(value, words) for value, (words, _) in self.conditions.items()]
