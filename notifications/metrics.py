@@ -28,7 +28,7 @@ BEYOND_LIMITS = Counter(
     "pushserver_notifications_beyond_limits_total",
     "Pushes beyond a limit, by effect and limit: merged into another one to the same address, shortened to a wake-up, "
     "or refused with an error. "
-    "When it moves: a sender floods an address; the console shows the sender of the requests, and can mute it.",
+    "When it moves: a sender floods an address; the console shows the sender of the requests.",
     ["effect", "limit"],
 )
 ANSWER_SECONDS = BatchHistogram(

@@ -63,7 +63,8 @@ HEAD = """\
 # Metrics
 
 What `/metrics` says, and what an operator does when it moves. This page is made from the code
-(`manage.py reference metrics`); how metrics are collected is in [monitoring/README.md](monitoring/README.md).
+(`manage.py reference metrics`); how metrics are collected is in [monitoring/README.md](monitoring/README.md). Names of
+counters end in `_total`.
 """
 
 
@@ -195,6 +196,7 @@ def _section(title: str, source: object) -> Iterator[str]:
         "| --- | --- | --- |",
     )
     for entry in entries(source):
-        name = ", ".join([f"`{entry.name}`", entry.kind, *(f"`{label}`" for label in entry.labels)])
+        kind = [] if entry.kind == "counter" else [entry.kind]  # the name of a counter says so
+        name = ", ".join([f"`{entry.name}`", *kind, *(f"`{label}`" for label in entry.labels)])
         yield f"| {name} | {entry.meaning} | {entry.advice} |"
     yield ""

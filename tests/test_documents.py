@@ -103,7 +103,12 @@ def variables() -> frozenset[str]:
     return frozenset(re.findall(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", "\n".join(texts)))
 
 
-CHECKS = (lost_links, unknown_commands, missing_files, missing_tests, unread_variables)
+def broken_blocks(path: Path) -> list[str]:
+    """Return the lines in which a fence stands beside other text, as after a paragraph was wrapped over it."""
+    return [line for line in text_of(path).splitlines() if "```" in line and not re.fullmatch(r" *```\w*", line)]
+
+
+CHECKS = (broken_blocks, lost_links, unknown_commands, missing_files, missing_tests, unread_variables)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
@@ -174,8 +179,8 @@ def test_the_index_names_each_decision_by_its_heading() -> None:
 GENERATED = {ROOT / "docs" / name for name in [*MADE_PAGES, "figures.md"]}
 MAX_WORDS = {
     "pages at the root": ([ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")], 3_000),
-    "hand-written documents": (sorted({*(ROOT / "docs").rglob("*.md")} - GENERATED), 28_100),
-    "generated documents": (sorted(GENERATED), 14_600),
+    "hand-written documents": (sorted({*(ROOT / "docs").rglob("*.md")} - GENERATED), 27_000),
+    "generated documents": (sorted(GENERATED), 14_000),
 }
 
 

@@ -363,15 +363,12 @@ def test_no_text_of_gorush_is_repeated_kept_or_logged(serve: Serve) -> None:
 
 ROOT = Path(__file__).parents[4]
 DOCUMENT = (ROOT / "docs" / "gorush.md").read_text(encoding="utf-8")
+[YAML] = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["gorush"]["environment"]
 UNIT = (ROOT / "deploy" / "systemd" / "gorush.service").read_text(encoding="utf-8")
 # Containers reach each other on other interfaces. All other settings are the same everywhere.
 OF_CONTAINERS = {"GORUSH_CORE_ADDRESS"}
 OF_OPERATORS = {"GORUSH_IOS_KEY_ID", "GORUSH_IOS_TEAM_ID"}
-
-
-def block(language: str) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)[0]
 
 
 def as_environment(values: Any, path: str = "GORUSH") -> dict[str, str]:
@@ -383,11 +380,7 @@ def as_environment(values: Any, path: str = "GORUSH") -> dict[str, str]:
     return found
 
 
-DOCUMENTED = as_environment(yaml.safe_load(block("yaml")))
-
-
-def test_both_documented_forms_agree() -> None:
-    assert dict(line.split("=", maxsplit=1) for line in block("sh").splitlines()) == DOCUMENTED
+DOCUMENTED = as_environment(yaml.safe_load(YAML))
 
 
 def test_compose_has_the_documented_settings() -> None:
@@ -406,7 +399,7 @@ def test_the_unit_has_the_documented_settings() -> None:
 
 
 def test_the_documented_configuration_has_no_complaint() -> None:
-    reading = Reading(is_reachable=True, values=read_config(block("yaml").encode()), counters={"ios": 0})
+    reading = Reading(is_reachable=True, values=read_config(YAML.encode()), counters={"ios": 0})
     assert complaints_of(RULES, reading) == []
 
 
