@@ -11,6 +11,7 @@ A day whose replacement was interrupted is torn: it does not count until it is e
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from spark_reports.jobs.tables import DAYS, EVENT_TABLES, SCHEMA_VERSION, Table,
 
 log = structlog.get_logger(__name__)
 EXPORT_ID = "export_id"  # the key in the footers, and the column of `days`
+_DAY = re.compile(r"day=\d{4}-\d\d-\d\d")  # and no copy such as day=2026-11-20.old
 # What network file systems answer that know no fsync of a folder.
 NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 _ARROW: dict[Type, pa.DataType] = {
@@ -114,7 +116,7 @@ class Lake:
         if self._names("manifests"):
             raise LakeError(
                 "REPORTS_LAKE has the folders of an earlier version, and is not read. Move facts, manifests and "
-                "reports away: days that are still in the database are exported again."
+                "reports away, and export the days that the database still has: manage.py export_events --from DAY"
             )
 
     # Reading ---------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class Lake:
     def days(self, first: date, last: date) -> Iterator[Day]:
         """Yield what `days` has of the days of a range, oldest first, without those that cannot be read."""
         for name in self._names(f"facts/{DAYS.name}"):
-            if f"day={first}" <= name <= f"day={last}":
+            if f"day={first}" <= name <= f"day={last}" and _DAY.fullmatch(name):
                 try:
                     found = self.recorded(date.fromisoformat(name.removeprefix("day=")))
                 except LakeError as error:
@@ -200,6 +202,8 @@ class Lake:
         folder = Path(self._root) / "incoming" if self._is_local else scratch_in(settings.DATA_DIR) / "incoming"
         shutil.rmtree(folder, ignore_errors=True)
         try:
+            if self._is_local:
+                _make(Path(self._root))
             (own := folder / export_id).mkdir(parents=True)
             yield own
         except (OSError, pa.ArrowException) as error:
@@ -227,12 +231,13 @@ class Lake:
         """Remove the days before ``first``, beginning with their rows in `days`."""
         for table in sorted(self._names("facts"), key=lambda name: name != DAYS.name):
             for name in self._names(f"facts/{table}"):
-                if name < f"day={first}":
+                if name.startswith("day=") and name < f"day={first}":
                     self._files.delete_dir(self._path(f"facts/{table}/{name}"))
 
     def _names(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
         found = self._files.get_file_info(fs.FileSelector(self._path(folder), allow_not_found=True))
-        return sorted(info.base_name for info in found)
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}"
@@ -259,6 +264,13 @@ def scratch_in(data_dir: Path) -> Path:
     """
     disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return Path(disk or data_dir) / "report-scratch"
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, so that a power failure loses none of them."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir()
+        _sync(missing.parent)
 
 
 def _sync(path: Path) -> None:

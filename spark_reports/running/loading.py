@@ -90,7 +90,8 @@ def load(results: Results, facts: Mapping[date, Day], run: ReportRun, *, now: da
     """
     days = sorted(facts)
     with transaction.atomic():
-        former = PublishedDay.objects.filter(day__in=days, is_made_up=False).in_bulk()
+        # A mail that is being sent holds this lock until the row says so: otherwise the day would be owed again.
+        former = PublishedDay.objects.select_for_update().filter(day__in=days, is_made_up=False).in_bulk()
         _remove(days, run)
         for report in REPORT_TABLES:
             _copy(report, results[report.name])

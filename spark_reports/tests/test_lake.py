@@ -138,6 +138,14 @@ def test_a_day_counts_whole_or_not_at_all_after_a_kill_or_a_power_failure_at_any
     assert step > 3 * len(EVENT_TABLES)
 
 
+def test_a_power_failure_after_the_first_export_leaves_the_lake_and_the_folders_above_it(tmp_path):
+    (root := tmp_path / "disk").mkdir()
+    disk = Disk(root)
+    with killed_at(-1, disk):
+        new = publish(Lake(str(root / "data" / "lake")), "new")
+    assert left_in(disk.restore(tmp_path / "cut-off") / "data" / "lake") == new
+
+
 def test_two_machines_that_write_a_day_at_once_leave_that_of_one_or_none(tmp_path):
     """The lock of runs and exports prevents it, while its session lasts."""
     rename, lake, other = os.replace, Lake(str(tmp_path)), Lake(str(tmp_path))
@@ -320,6 +328,22 @@ def test_days_beyond_the_retention_of_the_lake_are_removed_with_all_their_files(
     assert left_in(tmp_path) is not None
     lake.forget_before(DAY + timedelta(days=1))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_copy_of_a_folder_and_files_of_other_programs_hold_up_neither_runs_nor_the_retention(tmp_path):
+    lake = Lake(str(tmp_path))
+    found = publish(lake, "new")
+    for table in ("days", "attempts"):
+        folder = tmp_path / "facts" / table
+        shutil.copytree(folder / f"day={DAY}", folder / f"day={DAY}.old")
+        (folder / "day=of-another").mkdir()
+        for name in ("._day", f"day={DAY}_$folder$"):
+            (folder / name).touch()
+    (tmp_path / "facts" / ".DS_Store").touch()
+    assert list(lake.days(DAY, DAY + timedelta(days=1))) == [found]
+    lake.forget_before(DAY + timedelta(days=1))
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert (tmp_path / "facts" / "days" / "._day").exists()
 
 
 # Readers --------------------------------------------------------------------------------------------------------------

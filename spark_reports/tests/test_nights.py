@@ -4,13 +4,16 @@ import importlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
+from time import sleep
 from unittest.mock import Mock
 
 import pytest
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.core import mail
+from django.db import connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -382,6 +385,32 @@ def test_the_first_reports_of_a_day_are_to_be_mailed(settings, before, recipient
     run = ReportRun.objects.create(from_day=DAY, to_day=DAY, started_at=now, seen_at=now)
     load(results_of(DAY), facts_of(DAY), run, now=now)
     assert (PublishedDay.objects.get().mailed_at is None) == is_owed
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_day_that_is_made_again_while_it_is_mailed_is_not_mailed_twice():
+    reports.publish(DAY, mailed_at=None)
+    run, mailed_at = reports.make_run(DAY), at(6)
+
+    def make_again() -> None:
+        load(results_of(DAY), facts_of(DAY), run, now=at(5))
+        connection.close()
+
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            PublishedDay.objects.select_for_update().get()  # as long as its mail is sent
+            ended = other.submit(make_again)
+            while not (_waiting() or ended.done()):
+                sleep(0.05)
+            PublishedDay.objects.update(mailed_at=mailed_at)
+        ended.result()
+    assert PublishedDay.objects.values_list("mailed_at", "run").get() == (mailed_at, run.pk)
+
+
+def _waiting() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def test_commands_without_pyarrow_say_so_in_one_line(monkeypatch):

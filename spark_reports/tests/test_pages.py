@@ -194,6 +194,39 @@ def test_a_report_begins_with_what_is_most_unusual(admin_client, slug, sentence)
     assert f'<p class="verdict">{sentence}' in html
 
 
+def sentence_of(client: Client, slug: str) -> str:
+    return re.findall(r'<p class="verdict">(.*?)</p>', html_of(client, f"{slug}/"))[0]
+
+
+def test_sentences_of_a_first_day_with_one_of_each(admin_client):
+    reports.publish(DAY)
+    reports.make_rate(DAY, events=1, total=1, rate=1)
+    reports.make_churn(DAY, active_at_start=0, churn_rate=None, new=1, returned=0, unregistered=0, died=0)
+    reports.make_latency(DAY, events=1, p50_ms=87, p99_ms=87)
+    reports.make_signature(DAY, events=1, is_new=False, is_rising=False, known_days=0)
+
+    alone = "with no earlier days to compare with"
+    assert sentence_of(admin_client, "error-rates") == f"100.0 % of 1 push failed, {alone}."
+    assert sentence_of(admin_client, "token-churn") == "The day began without device tokens; 1 came and 0 went."
+    assert sentence_of(admin_client, "latency") == f"1 request was answered within 87 ms, {alone}."
+    assert sentence_of(admin_client, "failure-signatures") == f"1 failure, {alone}: most of all =HYPERLINK(x) (1 time)."
+
+
+def test_days_without_failures_count_in_what_failures_are_compared_with(admin_client):
+    for days_ago in range(8):
+        reports.publish(DAY - timedelta(days=days_ago))
+    for days_ago in (0, 3):
+        reports.make_signature(DAY - timedelta(days=days_ago), events=70, is_new=False, is_rising=False)
+    assert f"there were 7 times as many as on a day {WEEK}" in sentence_of(admin_client, "failure-signatures")
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.55, "more than usual"), (0.45, "fewer than usual")])
+def test_an_unusual_figure_is_not_about_as_usual(admin_client, value, words):
+    reports.make_night(DAY)
+    Anomaly.objects.update(value=value, usual=0.5)
+    assert f" failed, {words}" in sentence_of(admin_client, "error-rates")
+
+
 @pytest.mark.parametrize(
     ("value", "usual", "words"),
     [

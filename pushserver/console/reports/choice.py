@@ -55,6 +55,11 @@ class Choice:
         """Return the rows of the seven days before the last one."""
         return self._between(model, self.last_day - USUAL, self.last_day - timedelta(days=1))
 
+    @property
+    def days_of_week_before(self) -> int:
+        """The number of those seven days that have reports, also reports without rows."""
+        return published_days(self.last_day - USUAL, self.last_day - timedelta(days=1)).count()
+
     def _between(self, model: type[Report], first: date, last: date) -> QuerySet[Any]:
         return model._default_manager.filter(day__range=(first, last), **self.filters)  # noqa: SLF001
 

@@ -20,31 +20,43 @@ from spark_reports.nights.summary import LOST, Summary, churn_by_day, churn_rate
 
 TOGETHER = ("platform", "bridge")  # latency also has rows for all platforms and for all bridges
 # What the events of a stage are, the most telling stage first.
-EVENTS = {"dispatch": "pushes", "request": "requests", "registration": "registrations", "query": "queries"}
-EVENTS |= {"reply": "replies", "inbox": "other messages"}
-DURATIONS = {
-    "deliver": "pushes were delivered",
-    "answer": "requests were answered",
-    "gateway": "attempts were answered",
+EVENTS = {
+    "dispatch": ("push", "pushes"),
+    "request": ("request", "requests"),
+    "registration": ("registration", "registrations"),
+    "query": ("query", "queries"),
+    "reply": ("reply", "replies"),
+    "inbox": ("other message", "other messages"),
 }
-DURATIONS |= {"queue": "pushes went out", "reply": "replies were published", "decide": "messages were decided"}
+DURATIONS = {
+    "deliver": ("push was delivered", "pushes were delivered"),
+    "answer": ("request was answered", "requests were answered"),
+    "gateway": ("attempt was answered", "attempts were answered"),
+    "queue": ("push went out", "pushes went out"),
+    "reply": ("reply was published", "replies were published"),
+    "decide": ("message was decided", "messages were decided"),
+}
 MANY, MUCH, LONG = ("many", "more", "fewer"), ("much", "more", "less"), ("long", "longer", "shorter")
 WEEK = "in the week before"
 NOT_KNOWN = "What is usual is not known yet: {} of {} days."
 AGE_WEEKS = 4
 
 
-def compared(value: float, usual: float | None, degree: tuple[str, str, str], then: str = WEEK) -> str:
-    """Return in words how a figure compares with a usual one."""
+def compared(
+    value: float, usual: float | None, degree: tuple[str, str, str], then: str = WEEK, *, is_unusual: bool = False
+) -> str:
+    """Return in words how a figure compares with a usual one. One that is unusual is never about as usual."""
     much, more, less = degree
     if usual is None:
         return "with no earlier days to compare with"
     if value > 1.75 * usual and usual:
         times = round(value / usual)
         return f"{'twice' if times == 2 else f'{times:,} times'} as {much} as {then}"
-    if value > 1.25 * usual:
-        return f"half as {much} again as {then}" if usual else f"{more} than {then}"
-    return f"about as {much} as {then}" if value >= 0.8 * usual else f"{less} than {then}"
+    if value > 1.25 * usual and usual:
+        return f"half as {much} again as {then}"
+    if 0.8 * usual <= value <= 1.25 * usual and not is_unusual:
+        return f"about as {much} as {then}"
+    return f"{more if value > usual else less} than {then}"
 
 
 def anomalies(figure: str, choice: Choice) -> QuerySet[Any]:
@@ -65,14 +77,15 @@ def of_all(choice: Choice, rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def error_rates(choice: Choice) -> str:
     if worst := _worst("error_rate", choice):
-        share = f"{f.percent(worst.value)} of {EVENTS.get(worst.stage, worst.stage)} failed"
-        return f"{share}, {compared(worst.value, worst.usual, MANY, 'usual')}{_cause(choice, worst)}."
+        _, events = EVENTS.get(worst.stage, ("", worst.stage))
+        words = compared(worst.value, worst.usual, MANY, "usual", is_unusual=True)
+        return f"{f.percent(worst.value)} of {events} failed, {words}{_cause(choice, worst)}."
     found = {row["stage"]: row for row in sums_by_stage(choice.rows_of_last_day(ErrorRate).filter(hour=None))}
     if not (stage := next((stage for stage in EVENTS if stage in found), "")):
         return ""
     row, week = found[stage], sums_by_stage(choice.week_before(ErrorRate).filter(hour=None, stage=stage))
     words = compared(row["rate"], week[0]["rate"] if week else None, MANY)
-    return f"{f.percent(row['rate'])} of {row['total']:,} {EVENTS[stage]} failed, {words}."
+    return f"{f.percent(row['rate'])} of {counted(row['total'], *EVENTS[stage])} failed, {words}."
 
 
 def _cause(choice: Choice, worst: Anomaly) -> str:
@@ -94,13 +107,16 @@ def token_churn(choice: Choice) -> str:
         return ""
     if worst := _worst("churn_rate", choice):
         [row] = rows.filter(**{name: getattr(worst, name) for name in PLACE}).values(*LOST)[:1] or [{}]
-        most = f": most {max(row, key=lambda name: row[name])}" if row else ""
+        most = f": most {max(row, key=lambda name: row[name])}" if row and worst.value > worst.usual else ""
         lost = f"{f.percent(worst.value)} of the device tokens{_of_app(worst)} were lost"
-        return f"{lost}, {compared(worst.value, worst.usual, MANY, 'usual')}{most}."
-    rate, usual = churn_rate(days) or 0.0, churn_rate(churn_by_day(choice.week_before(TokenChurn)))
+        return f"{lost}, {compared(worst.value, worst.usual, MANY, 'usual', is_unusual=True)}{most}."
+    rate, usual = churn_rate(days), churn_rate(churn_by_day(choice.week_before(TokenChurn)))
     came, went = (sum(days[0][name] for name in TOKEN_CHURN.of_kind(kind)) for kind in (Kind.FLOW_IN, Kind.FLOW_OUT))
-    lost = f"{f.percent(rate)} of {days[0]['active_at_start']:,} device tokens were lost"
-    return f"{lost}, {compared(rate, usual, MANY)}; {came:,} came and {went:,} went."
+    flows = f"{came:,} came and {went:,} went."
+    if rate is None:
+        return f"The day began without device tokens; {flows}"
+    tokens = counted(days[0]["active_at_start"], "device token was", "device tokens were")
+    return f"{f.percent(rate)} of {tokens} lost, {compared(rate, usual, MANY)}; {flows}"
 
 
 def token_lifetime(choice: Choice) -> str:
@@ -127,8 +143,9 @@ def latency(choice: Choice) -> str:
     row = found[stage]
     week = of_all(choice, choice.week_before(Latency)).filter(stage=stage).values_list("p99_ms", flat=True)
     usual = median(week) if week else None
-    half = f"Half of {row.events:,} {DURATIONS[stage]} within {f.milliseconds(row.p50_ms)}"
-    return f"{half}, and 99 % within {f.milliseconds(row.p99_ms)}, {compared(row.p99_ms, usual, LONG)}."
+    events, longest = counted(row.events, *DURATIONS[stage]), f.milliseconds(row.p99_ms)
+    half = f"Half of {events} within {f.milliseconds(row.p50_ms)}, and 99 %" if row.events > 1 else events
+    return f"{half} within {longest}, {compared(row.p99_ms, usual, LONG)}."
 
 
 def failure_signatures(choice: Choice) -> str:
@@ -140,9 +157,11 @@ def failure_signatures(choice: Choice) -> str:
     kinds = [(new, "new"), (rising, "more frequent than usual")]
     if found := [f"{counted(number, 'failure is', 'failures are')} {kind}" for number, kind in kinds if number]:
         return f"{', '.join(found)}: most of all {first}."
-    week = choice.week_before(FailureSignature).values_list("day", "events")
-    usual = sum(events for _, events in week) / len({day for day, _ in week}) if week else None
-    words = compared(sum(row.events for row in rows), usual, MANY, f"on a day {WEEK}")
+    total, days = sum(row.events for row in rows), choice.days_of_week_before
+    if not days:
+        return f"{counted(total, 'failure')}, {compared(total, None, MANY)}: most of all {first}."
+    usual = sum(choice.week_before(FailureSignature).values_list("events", flat=True)) / days
+    words = compared(total, usual, MANY, f"on a day {WEEK}")
     return f"No failure is new or rising, and there were {words}: most of all {first}."
 
 
