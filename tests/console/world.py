@@ -74,6 +74,7 @@ def _make_push_in(state: str, number: int, now: datetime) -> None:
     key = bytes([number + 7]) * 64 if number % 4 else HEROINE
     due_at = now + timedelta(seconds=40 if state == "in_flight" else 120)
     ends: dict[str, Any] = {"finished_at": None, "due_at": due_at} if is_open else {}
+    ends["attempt_count"] = 2 if outcome else int(state == "in_flight")
     ago = timedelta(minutes=6 + 7 * number)
     notification = rows.make_delivered(key, ago=ago, state=state, report=report, type=1 + number % 2, **ends)
     if outcome:

@@ -361,7 +361,7 @@ def make_delivered(key_hash: bytes, *, ago: timedelta = timedelta(minutes=5), **
     reply = {"state": "confirmed", "attempt_count": 1, "node": "http://node.test:8645", "payload": None}
     make_reply(envelope_hash=request.source_key, **reply | times)
     user = {"public_key_hash": key_hash, "installation_id": registration.installation_id, "route": registration.route}
-    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 4)}
+    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 4), "attempt_count": 2}
     notification = make_notification(request=request, **user | {"at": request.received_at} | end | fields)
     for number, (outcome, code, seconds) in enumerate([("transient", "unreachable", 0.1), ("delivered", "", 3.9)], 1):
         facts = {"outcome": outcome, "code": code, "latency_ms": 100, "started_at": _after(at, seconds)}
@@ -378,7 +378,7 @@ def make_xmpp_push(**fields: Any) -> Notification:
     at, device = timezone.now() - timedelta(minutes=5), make_device()
     request = make_answered_request(at=at, answered_at=at, bridge="xmpp", message_id=b"")
     device_id = {"public_key_hash": b"", "installation_id": str(device.pk), "route": device.route}
-    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 1)}
+    end = {"state": "delivered", "report": "success", "finished_at": _after(at, 1), "attempt_count": 1}
     notification = make_notification(request=request, at=at, type=0, grade="high", **device_id | end | fields)
     make_attempt(notification, outcome="delivered", latency_ms=80, started_at=_after(at, 0.2))
     return notification
