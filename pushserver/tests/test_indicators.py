@@ -486,7 +486,8 @@ BROKEN = CanaryFacts(last=RoundTrip("gateway", words="the worker", total_ms=1))
         ({"results": "channels"}, {"switches": [TRIPPED, RUNNING], "tries": tried("APN old", transient=60)}),
         ({}, {"switches": [TRIPPED, RUNNING], "tries": tried(transient=60)}),  # another app fails
         ({}, {"switches": [DRAIN, TRIPPED, RUNNING]}),
-        ({"canary": "failed"}, {"failed": Failed(20, 20, "KeyError", 20), "canary": BROKEN}),
+        ({"canary": "failed"}, {"failed": Failed(20, 20, "KeyError", 20, 20, 100), "canary": BROKEN}),
+        ({}, {"failed": Failed(900, 20, "KeyError", 20, 5, 100), "canary": BROKEN}),  # it is none of so few
         ({"traffic": "node-a:1"}, {"nodes": [DOWN], "flows": [flow(0, 0, 0)]}),
         ({"beat": "workers"}, {"queues": {"keys": False}, "counted_until": ago(181)}),
         # One of several nodes, a tripped app, and the other bridge are no causes.

@@ -155,7 +155,9 @@ def read_counts(period: Period, now: datetime, *figures: Figure) -> Counts:
     since_epoch = now - datetime(1970, 1, 1, tzinfo=UTC)
     end = now - since_epoch % period.step
     begin = end - period.length
-    asked = list(figures or (OF_HOURS if period.is_by_hour else OF_HOURS.values()))
+    asked = list(figures or OF_HOURS.values())
+    if period.is_by_hour:
+        asked = [sums for sums, own in OF_HOURS.items() if own in asked]
     of: dict[tuple[Figure, datetime], Counter[Key]] = {}
     found = fetch(_READ, {"step": period.step, "begin": begin, "end": end, "figures": asked})
     for at, name, subject, outcome, code, number in found:

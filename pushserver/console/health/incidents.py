@@ -23,8 +23,8 @@ from pushserver.console.models import Alert, Incident, ServerStart
 # An indicator has recovered after it was green for this time.
 WELL_AFTER = timedelta(minutes=1)
 KEPT = timedelta(days=30)
-# An indicator may notice a fault this long before its cause does.
-NOTICED_BEFORE = timedelta(minutes=5)
+# An indicator may notice a fault this long before its cause does, and recover this long after it.
+NOTICED_BEFORE, OUTLASTS = timedelta(minutes=5), timedelta(minutes=15)
 MAX_EFFECTS = 20
 _IS_END_SENT = Exists(Alert.objects.filter(incident=OuterRef("pk"), event=Alert.Event.ENDED))
 
@@ -58,7 +58,7 @@ def remember(indicators: Sequence[Verdict], memory: Memory, *, now: datetime) ->
     begun = [incident_of(found, now) for found in indicators if found.is_bad and found.id not in memory.newest]
     near = [*memory.newest.values(), *begun]
     for incident in begun:
-        incident.cause = cause_of(incident, near, known)
+        incident.cause = cause_of(incident, near, known, now)
     seen = [(row, changes(row, near, known, now)) for row in memory.newest.values()]
     changed = [(row, columns) for row, columns in seen if columns]
     if changed or begun:
@@ -67,17 +67,18 @@ def remember(indicators: Sequence[Verdict], memory: Memory, *, now: datetime) ->
     return dated(owned, {row.indicator: row.began_at for row in near})
 
 
-def cause_of(incident: Incident, near: Sequence[Incident], known: Mapping[str, Verdict]) -> str:
+def cause_of(incident: Incident, near: Sequence[Incident], known: Mapping[str, Verdict], now: datetime) -> str:
     """Return the id of the indicator that explains an incident, or else the one that did. The function is pure.
 
-    It is the one that the snapshot names. Without one, it is an incident in red that began before, or within
-    WELL_AFTER: an indicator may notice a fault before its cause does, and recover later. ``near`` has the incidents
-    that go on or ended within WELL_AFTER. If one of them explains the cause, it explains this one, too.
+    It is the one that the snapshot names. Without one, it is an incident that began before, or within WELL_AFTER, and
+    is or just was red: an indicator may notice a fault before its cause does, and recover later. ``near`` has the
+    incidents that go on or ended within WELL_AFTER. If one of them explains the cause, it explains this one, too.
     """
     own = known.get(incident.indicator)
     cause = own.cause if own else ""
     if own and not (cause or incident.cause):
-        red = (other for other in near if other.red_from and other.began_at <= incident.began_at + WELL_AFTER)
+        early = (other for other in near if other.red_from and other.began_at <= incident.began_at + WELL_AFTER)
+        red = (other for other in early if other.red_until is None or now - other.red_until < WELL_AFTER)
         kinds = ((other.indicator, known[other.indicator].kind) for other in red if other.indicator in known)
         cause = next((indicator for indicator, kind in kinds if kind.explains(own.kind)), "")
     causes = {other.indicator: other.cause for other in near}
@@ -92,7 +93,7 @@ def changes(
 
     An unknown (grey) indicator begins and ends nothing, and one that is gone has recovered.
     """
-    columns: dict[str, Any] = {"cause": cause_of(incident, near, known)}
+    columns: dict[str, Any] = {"cause": cause_of(incident, near, known, now)}
     indicator = known.get(incident.indicator)
     if indicator is None or indicator.state != State.GREY:
         columns |= _times(incident, indicator, now)
@@ -144,22 +145,26 @@ def incident_of(indicator: Verdict, began_at: datetime, ended_at: datetime | Non
 
 # One fault, one row --------------------------------------------------------------------------------------------------
 def causes_of(incident: Incident | None = None) -> QuerySet[Incident]:
-    """Return the incidents of the cause of an incident, or of that of each row of a query."""
+    """Return the incidents of the cause of an incident, or of that of each row of a query, each with the end of its
+    time in red as ``over_at``. Only what is red explains others.
+    """
     indicator, began_at = (incident.cause, incident.began_at) if incident else (OuterRef("cause"), OuterRef("began_at"))
-    return Incident.objects.filter(
-        Q(ended_at=None) | Q(ended_at__gte=began_at - WELL_AFTER),
-        indicator=indicator,
-        began_at__lte=began_at + NOTICED_BEFORE,
-    ).order_by("began_at")
+    over_at = Coalesce("red_until", "ended_at")  # the previous version ends an incident without `red_until`
+    return (
+        Incident.objects.annotate(over_at=over_at)
+        .filter(Q(over_at=None) | Q(over_at__gte=began_at - WELL_AFTER), indicator=indicator)
+        .filter(red_from__lte=began_at + NOTICED_BEFORE)
+        .order_by("began_at")
+    )
 
 
 def is_own() -> Q:
-    """Return the condition of incidents that follow from no other, or go on after the one that they followed from.
+    """Return the condition of incidents that follow from no other, or outlast the one that they followed from.
 
-    Most have no cause, and for these PostgreSQL looks for none.
+    One that goes on does so as soon as its cause is not red. Most have no cause, and PostgreSQL looks for none then.
     """
-    goes_on = Q(ended_at=None)
-    return Q(cause="") | (goes_on & ~Exists(causes_of().filter(goes_on))) | (~goes_on & ~Exists(causes_of()))
+    late = Coalesce(OuterRef("ended_at") - OUTLASTS, Now())
+    return Q(cause="") | Q(~Exists(causes_of().filter(Q(over_at=None) | Q(over_at__gte=late))))
 
 
 def with_effects() -> QuerySet[Incident]:

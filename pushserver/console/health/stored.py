@@ -241,10 +241,19 @@ def present_keys() -> str:
     return ",".join(key.hex() for part in parts_in_use() for key in part.own_keys())
 
 
+# Their values may hold a token or a password, whatever they are meant for.
+MAY_HOLD_SECRETS = {"EMAIL_USER", "SPARK_MASTER", "TRACE_PAGE"}
+
+
 def present_settings() -> str:
-    """Return the settings that are no secrets, as `ServerStart` has them."""
-    env = settings.ENVIRONMENT
-    known = {row.name: env.values.get(row.name, "") for row in env.table if not row.used_by}
+    """Return the settings that are no secrets and hold none, as `ServerStart` has them.
+
+    Those of embedded servers are left out: their ports are other ones after each start.
+    """
+    env, left_out = settings.ENVIRONMENT, MAY_HOLD_SECRETS | settings.EMBEDDED.keys()
+    known = {
+        row.name: env.values.get(row.name, "") for row in env.table if not row.used_by and row.name not in left_out
+    }
     return ",".join(f"{name}:{sha256(value.encode()).hexdigest()[:8]}" for name, value in known.items())
 
 

@@ -64,7 +64,9 @@ def trend_figures(trend: Counts, user: Any) -> list[Figure]:
 def incident_figure(incident: Incident, kind: Kind | None, now: datetime, user: Any) -> Figure:
     """Return the chart of an incident: the figure of its indicator before and meanwhile, and after a past one."""
     end = min(now, (incident.ended_at or now) + AROUND)
-    trend = read_counts(period_of(incident.began_at, end, now), end)
+    period, is_of_waits = period_of(incident.began_at, end, now), kind is not None and kind.id in OF_WAITS
+    figures = (Counted.WAITS,) if is_of_waits else (Counted.REQUESTS, Counted.ENDS, Counted.WAITING)
+    trend = read_counts(period, min(now, end + period.step), *figures)  # with the step that has the end
     group = kind.group if kind else None
     own = {
         "requests": trend.requests(),
@@ -73,7 +75,7 @@ def incident_figure(incident: Incident, kind: Kind | None, now: datetime, user: 
         "waiting": trend.waiting(),
     }
     title, show, columns = "Requests and notifications", count, own
-    if kind and kind.id in OF_WAITS:
+    if is_of_waits:
         title, show = "From a request to the gateway", milliseconds
         columns = {word: trend.wait(share) for word, share in SHARES.items()}
     elif group in {Group.IN, Group.OUT}:

@@ -146,8 +146,8 @@ class IncidentAdmin(Operated, FactAdmin):
         effects = ", ".join(dict.fromkeys(effect["name"] for effect in incident.effects))
         care = incident.acknowledged_by and f"{incident.acknowledged_by} takes care of it."
         lines = filter(None, (effects and f"Effects: {effects}.", care))
-        return format_html(
-            "{} {}",
+        return format_html(  # one element: a cell is a row of them on a phone
+            "<div>{} {}</div>",
             with_code(incident.sentence),
             format_html_join("", '<p class="note">{}</p>', ((line,) for line in lines)),
         )
@@ -186,19 +186,19 @@ def _story(incident: Incident, user: Any) -> dict[str, Any]:
 
 
 def _seen(incident: Incident, now: datetime) -> Verdict | None:
-    """Return the indicator of an incident that goes on as it is now. A snapshot may end the incident."""
+    """Return the indicator of an incident that goes on as it is now, bad or not known. A snapshot may end it."""
     if incident.ended_at:
         return None
     found = next((one for one in take_snapshot(now=now).indicators if one.id == incident.indicator), None)
     incident.refresh_from_db()
-    return found if found and found.is_bad else None
+    return found if found and (found.is_bad or found.state == State.GREY) else None
 
 
 def _course(incident: Incident) -> Iterator[str]:
-    """Yield the colours of an incident with their times. Of several times in red, the newest is known."""
+    """Yield the colours of an incident with their times. Of several times in red, only the newest is known."""
     is_red_at_once = incident.red_from == incident.began_at
     known = (
-        (State.RED if is_red_at_once else State.YELLOW, incident.began_at),
+        (State.RED if is_red_at_once else "bad" if incident.red_from else State.YELLOW, incident.began_at),
         (State.RED, None if is_red_at_once else incident.red_from),
         (State.YELLOW, None if incident.red_until == incident.ended_at else incident.red_until),
         (State.GREEN, incident.ended_at),
