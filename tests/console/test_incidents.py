@@ -133,6 +133,13 @@ def test_what_was_red_hours_ago_explains_no_other_fault() -> None:
     assert Incident.objects.get(indicator="canary").cause == ""
 
 
+def test_what_was_over_before_another_fault_does_not_follow_from_it() -> None:
+    snapshots = [{"nodes": [given.DOWN, given.OTHER]}, {}, {"silent_seconds": [20.0, 20.0]}]
+    for number, changes in enumerate(snapshots):
+        see(changes, NOW + timedelta(seconds=15 * number), Unnoted())
+    assert set(Incident.objects.values_list("indicator", "cause")) == {("node-a:1", ""), ("batches", "")}
+
+
 def make_red(began: timedelta, **columns: Any) -> Incident:
     began_at = timezone.now() - began
     known = {

@@ -77,7 +77,8 @@ def cause_of(incident: Incident, near: Sequence[Incident], known: Mapping[str, V
     own = known.get(incident.indicator)
     cause = own.cause if own else ""
     if own and not (cause or incident.cause):
-        early = (other for other in near if other.red_from and other.began_at <= incident.began_at + WELL_AFTER)
+        until = min(incident.began_at + WELL_AFTER, incident.ended_at or now)  # what is over follows from nothing later
+        early = (other for other in near if other.red_from and other.began_at <= until)
         red = (other for other in early if other.red_until is None or now - other.red_until < WELL_AFTER)
         kinds = ((other.indicator, known[other.indicator].kind) for other in red if other.indicator in known)
         cause = next((indicator for indicator, kind in kinds if kind.explains(own.kind)), "")
