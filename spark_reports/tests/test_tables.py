@@ -62,7 +62,7 @@ def test_a_new_column_needs_its_definition_and_a_migration_and_is_everywhere() -
     assert "imported" in Answer().fields  # API
     assert schema_of(table).fieldNames()[-1] == arrow_schema(table).names[-1] == "imported"
     assert "from elsewhere" in [cell.heading for cell in columns(table)]  # page and mail
-    assert "| `imported` | bigint | in: from another server |" in figures.section(table)
+    assert "`imported` bigint: in: from another server" in figures.section(table)
     assert table.of_kind(Kind.FLOW_IN) == ["new", "returned", "imported"]  # sums, and the check that flows add up
 
 

@@ -8,6 +8,7 @@ from django.template import Context, Template, engines
 from django.utils import timezone
 from django.utils.formats import localize
 
+from kit.db.clock import DAY, HOUR, MINUTE
 from pushserver.console.toolkit import times
 from pushserver.console.toolkit.labels import with_code
 
@@ -37,12 +38,12 @@ def test_a_time_is_shown_relative_to_now(monkeypatch: pytest.MonkeyPatch, span: 
 @pytest.mark.parametrize(
     ("step", "seconds", "words"),
     [
-        (times.MINUTE, 59, "under 1 min ago"),
-        (times.MINUTE, 60, "1 min ago"),
-        (times.HOUR, 3599, "under 1 h ago"),
-        (times.HOUR, 7200, "2 h ago"),
-        (times.DAY, 0, "under 1 d ago"),
-        (times.DAY, 86_400, "1 d ago"),
+        (MINUTE, 59, "under 1 min ago"),
+        (MINUTE, 60, "1 min ago"),
+        (HOUR, 3599, "under 1 h ago"),
+        (HOUR, 7200, "2 h ago"),
+        (DAY, 0, "under 1 d ago"),
+        (DAY, 86_400, "1 d ago"),
     ],
 )
 def test_a_time_that_is_noted_once_in_a_while_is_shown_no_more_exactly(
