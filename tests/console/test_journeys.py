@@ -212,7 +212,7 @@ def test_a_green_page_turns_red_without_reloading_and_leaves_focus_and_mouse_alo
     expect(operator.locator("#go-inbox")).to_be_focused()
     assert operator.evaluate("window.stayed === true")
 
-    operator.locator("#worst-channels").hover()
+    operator.locator("#worst-sending").hover()
     operator.mouse.down()
     with operator.expect_response("**/admin/"):
         pass

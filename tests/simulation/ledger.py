@@ -195,9 +195,9 @@ class Ledger:
     def push(self, process: Any, push: Push) -> None:
         """Record a push. Its attempt must have been stored before, and its collapse id must be the right one."""
         self.counts["pushes"] += 1
-        self._under_way[process.name, push.channel] += 1
+        self._under_way[process.name, push.app] += 1
         # An app has two queues: for proven addresses, and for the others.
-        _hold(self._under_way[process.name, push.channel] <= 2 * self.limit_in_flight, "a queue is overfull")
+        _hold(self._under_way[process.name, push.app] <= 2 * self.limit_in_flight, "a queue is overfull")
         known = self._named.get(push.collapse_id, [])
         _hold(bool(known), "a push has an unknown collapse id")
         _hold(push.public_key_hash == known[0].public_key_hash, "a push goes to another recipient")
@@ -210,7 +210,7 @@ class Ledger:
 
     def answered(self, process: Any, push: Push, result: Result) -> None:
         """Record the result of a gateway."""
-        self._under_way[process.name, push.channel] -= 1
+        self._under_way[process.name, push.app] -= 1
         self.pushes[push.collapse_id].append(str(result.outcome))
 
     # Stored rows ------------------------------------------------------------------------------------------------------
