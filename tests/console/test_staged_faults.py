@@ -27,6 +27,7 @@ from redis import Redis
 
 from embedded.servers.ports import free_port
 from embedded.supervisor.processes import PROJECT
+from pushserver.console.health.incidents import WELL_AFTER
 from tests.rig.folders import fill, small_disk
 from tests.rig.peers import break_peer, mend_peer
 from tests.rig.server import PUBSUB_TOPIC, Up, log_in, wait_until
@@ -208,6 +209,7 @@ def test_the_page_names_the_consequence_of_a_fault_and_its_remedy_and_is_fine_af
 ) -> None:
     fault, words, step, runbook = STAGED[name]
     stack.says(f"^{WELL}", f"before: {name}")
+    sleep(WELL_AFTER.total_seconds() + AIM_SECONDS)  # what is bad again earlier goes on with its last incident
     before = stack.incidents()
     fault.begin(stack)
     try:
