@@ -200,11 +200,11 @@ class Count(models.Model):
 
 
 class Incident(models.Model):
-    """Period in which one health indicator was yellow or red. See `indicators.incidents`."""
+    """Period in which one health indicator was yellow or red. See `console.health.incidents`."""
 
     indicator = models.TextField()  # its id
     name = models.TextField()
-    state = models.TextField()  # the last one, as the word of `pushserver.console.health.indicators.State`
+    state = models.TextField()  # the last one, as the word of `pushserver.console.health.verdicts.State`
     sentence = models.TextField()  # sentence of the indicator at the beginning, and then when it got red
     incident_at = models.DateTimeField()  # equal to `began_at`: the previous version reads it
     began_at = models.DateTimeField()

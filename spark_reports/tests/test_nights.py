@@ -13,6 +13,7 @@ import pytest
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.core import mail
+from django.core.mail.backends.locmem import EmailBackend
 from django.db import connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
@@ -365,6 +366,26 @@ def test_nights_of_a_week_are_owed_until_they_are_mailed(settings, monkeypatch):
     first, second = (str(today - timedelta(days=days_ago)) for days_ago in (3, 2))
     assert mailed() == [first, first, second]
     assert mailed() == [first, first, second]
+
+
+class SlowServer(EmailBackend):
+    """A mail server that takes longer than PostgreSQL waits for the process."""
+
+    def send_messages(self, messages):
+        sleep(0.5)
+        return super().send_messages(messages)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slow_mail_server_gets_a_mail_once(settings):
+    settings.REPORT_RECIPIENTS, settings.EMAIL_BACKEND = ["ann@example.org"], f"{__name__}.SlowServer"
+    reports.publish(timezone.now().date() - timedelta(days=1), mailed_at=None)
+    with connection.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = '100ms'")
+    watch_reports()
+    watch_reports()
+    connection.close()  # and with it the setting
+    assert len(mail.outbox) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,15 @@ from django.core.mail import EmailMultiAlternatives
 from django.db import transaction
 from django.template.loader import render_to_string
 
+from kit.db.base import write
 from pushserver.console.reports.panels import night_of
 from spark_reports.models import PublishedDay
 
 # Older nights are not owed any more.
 OWED = timedelta(days=7)
+# A mail server may answer each command as late as EMAIL_TIMEOUT says. If PostgreSQL ended the transaction meanwhile,
+# the mail would be sent every few minutes.
+LONGEST_MAIL = "10min"
 
 
 def send_owed(*, now: datetime) -> None:
@@ -24,6 +28,7 @@ def send_owed(*, now: datetime) -> None:
     is_left = bool(settings.REPORT_RECIPIENTS)
     while is_left:
         with transaction.atomic():
+            write(f"SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_MAIL}'")
             published = owed.select_for_update(skip_locked=True).first()
             is_left = published is not None
             if published:
