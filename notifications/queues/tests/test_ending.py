@@ -29,7 +29,7 @@ def test_only_a_notification_that_waits_is_ended_without_a_result(state):
 
 @pytest.mark.parametrize("word", [*State, *Outcome, *(report.upper() for report in Notification.Reports)], ids=str)
 def test_every_state_class_and_report_is_explained(word):
-    assert word == "SUCCESS" or f"\n| `{word}` |" in DOCUMENT
+    assert word == "SUCCESS" or f"\n* `{word}`:" in DOCUMENT
 
 
 @pytest.mark.django_db(transaction=True)
